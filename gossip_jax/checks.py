@@ -1,0 +1,35 @@
+"""Checks of hyper-parameters at the border, in plain Python: what was given, what is allowed."""
+
+import operator
+from typing import Any
+
+
+def at_least_one(owner: str, name: str, value: Any) -> int:
+    """`value` as an int; ValueError where it is not a whole number of 1 or more."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise ValueError(f"{owner}: {name} must be a whole number of 1 or more; got {value!r}")
+    return number
+
+
+def probability(owner: str, name: str, value: Any) -> Any:
+    """`value` as a float; ValueError where it is a number outside [0, 1]."""
+    return _in_range(owner, name, value, "[0, 1]", lambda number: 0 <= number <= 1)
+
+
+def moving_rate(owner: str, name: str, value: Any) -> Any:
+    """`value` as a float; ValueError where it is a number outside (0, 1]."""
+    return _in_range(owner, name, value, "(0, 1]", lambda number: 0 < number <= 1)
+
+
+def _in_range(owner: str, name: str, value: Any, allowed: str, holds: Any) -> Any:
+    # Arrays pass as they are: `optax.inject_hyperparams` and jitted sweeps hand over traced ones,
+    # whose values nobody knows here.
+    if not isinstance(value, (int, float)):
+        return value
+    if not holds(value):
+        raise ValueError(f"{owner}: {name} must be in {allowed}; got {value!r}")
+    return float(value)

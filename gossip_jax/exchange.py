@@ -1,0 +1,113 @@
+"""What passes between workers: the only file that names a collective between peers.
+
+Every function here runs under a worker axis bound by `jax.vmap`, `jax.pmap` or `jax.shard_map`, and
+sees one worker's values.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from gossip_jax.matchings import matchings
+
+
+def axis_size(axis_name: str) -> int:
+    """W, the number of workers on the axis; ValueError where no such axis is bound."""
+    try:
+        return lax.axis_size(axis_name)
+    except NameError:
+        raise ValueError(
+            f"no worker axis named {axis_name!r} here: a protocol's update runs under jax.vmap, "
+            f"jax.pmap or jax.shard_map with axis_name={axis_name!r}"
+        ) from None
+
+
+def mean(tree: Any, axis_name: str) -> Any:
+    """The mean over workers of every leaf, on every worker: one all-reduce."""
+    return lax.pmean(tree, axis_name)
+
+
+def mix(updates: Any, params: Any, weights: Array, axis_name: str) -> Any:
+    """Moves each worker towards others: adds `Σ_k weights[i, k] (θ_k - θ_i)` to worker i's updates.
+
+    Workers i and k exchange their replicas where one of the two has a weight for the other, and
+    nowhere else: a round without contact runs no collective, and a worker outside every active
+    pair sends nothing.
+
+    `lax.ppermute` needs a permutation that is known when the program is compiled. So all pairs of
+    workers, ordered by matchings so that disjoint pairs need not wait for each other, are compiled
+    in, each inside a conditional, and the weights choose among them. All workers must hold the same
+    weights: workers that disagree on a conditional around a collective wait for each other for ever.
+
+    Args:
+      updates: one worker's updates, a pytree of arrays.
+      params: its parameters θ_i, a pytree of the same structure.
+      weights: float [W, W], zero on the diagonal, the same on every worker.
+      axis_name: the worker axis.
+
+    Returns:
+      The new updates of this worker; what it was given, where it talks to nobody.
+    """
+    num_workers = axis_size(axis_name)
+    me = lax.axis_index(axis_name)
+    contact = (weights != 0) | (weights.T != 0)
+
+    def swap(one: int, other: int, updates: Any) -> Any:
+        """The exchange of one pair.
+
+        Everyone else keeps its replica: a full permutation also runs under vmap, where a partial one
+        does not, and a pair with oneself is no message.
+        """
+        partner = np.arange(num_workers)
+        partner[[one, other]] = other, one
+        weight = weights[me, jnp.asarray(partner)[me]]
+
+        def move(update: Array, mine: Array) -> Array:
+            theirs = lax.ppermute(mine, axis_name, [*enumerate(partner.tolist())])
+            step = weight.astype(mine.dtype) * (theirs - mine)
+            # Selected, not multiplied by a weight of zero: 0 * NaN is NaN.
+            return jnp.where(weight != 0, update + step.astype(update.dtype), update)
+
+        return jax.tree.map(move, updates, params)
+
+    def swap_within(matching: np.ndarray, updates: Any) -> Any:
+        for one, other in _pairs(matching):
+            updates = _when(contact[one, other], lambda u, pair=(one, other): swap(*pair, u), updates)
+        return updates
+
+    def swap_all(updates: Any) -> Any:
+        for matching in matchings(num_workers):
+            in_use = contact[np.arange(num_workers), matching].any()
+            updates = _when(in_use, lambda u, matching=matching: swap_within(matching, u), updates)
+        return updates
+
+    if num_workers == 1:
+        return updates
+    return _when(contact.any(), swap_all, _varying(updates, axis_name))
+
+
+def when(predicate: Array, change: Callable[[Any], Any], tree: Any, axis_name: str) -> Any:
+    """`change(tree)` where the predicate, the same on every worker, holds; else the tree untouched."""
+    return _when(predicate, change, _varying(tree, axis_name))
+
+
+def _when(predicate: Array, change: Callable[[Any], Any], tree: Any) -> Any:
+    return lax.cond(predicate, change, lambda tree: tree, tree)
+
+
+def _varying(tree: Any, axis_name: str) -> Any:
+    """The same values, of a type that may differ between workers.
+
+    `jax.shard_map` (check_vma=True) asks both branches of a conditional for equal types, and what
+    comes out of an exchange may differ between workers. XLA drops the select.
+    """
+    always = lax.axis_index(axis_name) >= 0
+    return jax.tree.map(lambda leaf: jnp.where(always, leaf, leaf), tree)
+
+
+def _pairs(matching: np.ndarray) -> Iterator[tuple[int, int]]:
+    return ((one, int(other)) for one, other in enumerate(matching) if one < other)

@@ -1,0 +1,30 @@
+"""Randomness of a run: the one place that derives keys from (seed, purpose, step, worker)."""
+
+import enum
+
+import jax
+from jax import Array
+from jax.typing import ArrayLike
+
+
+class Purpose(enum.IntEnum):
+    """What a key is for. The numbers are part of a run's reproducibility: append, never renumber."""
+
+    ROUNDS = 0
+    INITIALISE = 1
+    SHUFFLE = 2
+    MODEL = 3  # dropout and whatever else the loss draws
+    SPLIT = 4
+
+
+def run_key(seed: int) -> Array:
+    """The key of a whole run, of a pinned implementation: equal bits on every backend and version."""
+    return jax.random.key(seed, impl="threefry2x32")
+
+
+def derive(key: Array, purpose: Purpose, *indices: ArrayLike) -> Array:
+    """The key for one purpose, then for each index in turn (an epoch, a step, a worker)."""
+    key = jax.random.fold_in(key, int(purpose))
+    for index in indices:
+        key = jax.random.fold_in(key, index)
+    return key

@@ -1,0 +1,38 @@
+"""The pairs of W workers, split into perfect matchings (a 1-factorisation of K_W)."""
+
+import functools
+
+import numpy as np
+
+
+@functools.cache
+def matchings(num_workers: int) -> np.ndarray:
+    """Splits all pairs of workers into as few matchings as possible.
+
+    The circle method: worker W - 1 stands in the middle of a circle of the others, round r pairs it
+    with worker r, and the others with their mirror image. For an odd W a phantom takes the middle,
+    and whoever meets it sits out.
+
+    Args:
+      num_workers: W, 1 or more.
+
+    Returns:
+      int [M, W], read-only: row m is an involution, its entry i the partner of worker i in matching m,
+      or i itself where it sits out. Every pair of workers is in exactly one row. M is W - 1 for an
+      even W, W for an odd one above 1, and 0 for W = 1.
+    """
+    if num_workers == 1:
+        return _read_only(np.zeros((0, 1), int))
+    circle = num_workers - 1 if num_workers % 2 == 0 else num_workers
+    rows, workers = np.arange(circle)[:, None], np.arange(circle)
+    partner = (2 * rows - workers) % circle  # the mirror image of a worker in row r
+    if circle < num_workers:
+        middle = np.full((circle, 1), num_workers - 1)
+        partner = np.where(partner == workers, middle, partner)
+        partner = np.concatenate([partner, rows], axis=1)
+    return _read_only(partner)
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    array.setflags(write=False)
+    return array

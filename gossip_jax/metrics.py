@@ -1,0 +1,61 @@
+"""What is measured of a run: accuracy, of a worker and of the mean replica, and disagreement."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+
+def num_correct(
+    logits: Callable[[Any], Array], inputs: Array, labels: Array, batch_size: int = 500
+) -> Array:
+    """How many examples a classifier gets right. Every example counts, whatever the batch size.
+
+    Args:
+      logits: from inputs [B, ...] to class scores [B, classes].
+      inputs: [n, ...].
+      labels: integers [n].
+      batch_size: B, examples scored at once; it bounds the memory, not the result.
+
+    Returns:
+      int32 scalar, out of n.
+    """
+    num_examples = labels.shape[0]
+    batch_size = min(batch_size, num_examples)
+    num_batches = -(-num_examples // batch_size)
+    batches = jnp.arange(num_batches * batch_size).reshape(num_batches, batch_size)
+
+    def score(correct: Array, indices: Array) -> tuple[Array, None]:
+        right = logits(inputs[indices]).argmax(axis=-1) == labels[indices]
+        return correct + jnp.sum(right & (indices < num_examples), dtype=jnp.int32), None
+
+    return lax.scan(score, jnp.int32(0), batches)[0]
+
+
+@jax.jit
+def mean_replica(params: Any) -> Any:
+    """The mean over workers of stacked parameters: leaves [W, ...] become [...]."""
+    return jax.tree.map(lambda leaf: _mean(leaf).astype(leaf.dtype), params)
+
+
+@jax.jit
+def consensus_distance(params: Any) -> Array:
+    """How far the replicas are apart: `sqrt(mean_i ‖θ_i - θ̄‖²)`, θ̄ the mean replica.
+
+    Args:
+      params: stacked parameters, leaves [W, ...].
+
+    Returns:
+      float32 scalar.
+    """
+    squares = [
+        jnp.mean(jnp.sum(jnp.square(leaf.astype(jnp.float32) - _mean(leaf)), axis=range(1, leaf.ndim)))
+        for leaf in jax.tree.leaves(params)
+    ]
+    return jnp.sqrt(sum(squares, start=jnp.float32(0)))
+
+
+def _mean(leaf: Array) -> Array:
+    return leaf.astype(jnp.float32).mean(axis=0)

@@ -1,0 +1,37 @@
+"""All-reduce SGD: the mean gradient over all workers, at every update."""
+
+from typing import Any
+
+import optax
+
+from gossip_jax import exchange
+from gossip_jax.protocols import arguments
+
+
+def all_reduce(axis_name: str = "workers") -> optax.GradientTransformationExtraArgs:
+    """All-reduce SGD: replaces each worker's gradient by the mean over workers.
+
+    `g ← (1/W) Σ_i g_i`. It goes *before* the optimizer in the chain: then the optimizer state stays
+    equal on every worker, and so do replicas that start equal.
+
+    Args:
+      axis_name: the worker axis.
+
+    Returns:
+      A transformation without state. Its `update` ignores `params` and `round`.
+
+    Raises:
+      TypeError: in `update`, a gradient is not floating point.
+      ValueError: in `update`, no such axis is bound.
+
+    Examples:
+      >>> optimizer = optax.chain(all_reduce(), optax.sgd(0.1))
+    """
+
+    def update(updates: Any, state: Any, params: Any = None, **_: Any):
+        del params
+        exchange.axis_size(axis_name)
+        arguments.check_floating("all_reduce", updates)
+        return exchange.mean(updates, axis_name), state
+
+    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)

@@ -1,0 +1,47 @@
+"""What every protocol asks of the arguments of its `update`."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gossip_jax import exchange
+from gossip_jax.rounds import Round
+
+
+def checked_round(owner: str, params: Any, round: Any, axis_name: str) -> Round:
+    """The round; raises unless `params` and `round` are there and fit each other and the worker axis.
+
+    Raises:
+      ValueError: one is missing, the round is of another W than the axis, or there is no such axis.
+      TypeError: `round` is not a `Round`, or a leaf of `params` is not floating point.
+    """
+    if params is None:
+        raise ValueError(
+            f"{owner}: update needs params, as in update(grads, state, params, round=round)"
+        )
+    if round is None:
+        raise ValueError(
+            f"{owner}: update needs round, as in update(grads, state, params, round=round)"
+        )
+    if not isinstance(round, Round):
+        raise TypeError(f"{owner}: round must be a gossip_jax.Round; got {type(round).__name__}")
+    num_workers = exchange.axis_size(axis_name)
+    if round.peer.shape != (num_workers,):
+        raise ValueError(
+            f"{owner}: the axis {axis_name!r} has {num_workers} workers, so round.peer must have "
+            f"shape {(num_workers,)}; got {round.peer.shape}"
+        )
+    check_floating(owner, params)
+    return round
+
+
+def check_floating(owner: str, tree: Any) -> None:
+    """Raises TypeError, naming the leaf, unless every leaf is of a floating-point dtype."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            name = jax.tree_util.keystr(path) or "the only leaf"
+            raise TypeError(
+                f"{owner}: every parameter must be floating point; {name} is {jnp.result_type(leaf)}. "
+                f"Keep other values out of the parameters, or wrap the transformation in optax.masked"
+            )

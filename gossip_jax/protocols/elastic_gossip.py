@@ -1,0 +1,52 @@
+"""Elastic Gossip (S. Pramod, 2018, https://arxiv.org/abs/1812.02407).
+
+θ_i ← θ_i + u_i - α Σ_{k ∈ K_i} (θ_i - θ_k),    K_i = {k : i picked k, or k picked i}
+"""
+
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from gossip_jax import checks
+from gossip_jax.protocols.pairwise import pairwise
+from gossip_jax.rounds import Round, in_contact
+
+
+def elastic_gossip(alpha: float, axis_name: str = "workers") -> optax.GradientTransformationExtraArgs:
+    """Elastic Gossip: two workers in contact pull each other's parameters together.
+
+    Worker i moves by `u_i - α Σ_{k ∈ K_i} (θ_i - θ_k)`, where `u_i` is the update from the
+    transformations before this one, the θ are the parameters before the update, and `K_i` holds
+    all whom i picked and all who picked i: both sides move, whoever initiated, so an exchange keeps
+    the sum of the parameters over workers. With one peer, α = 0.5 is plain averaging.
+
+    A worker with several peers keeps the weight `1 - α |K_i|` on its own parameters, which can be
+    negative: -0.5 for α = 0.5 and three peers. That is the thesis's rule. Draw the rounds with
+    `pairing` where it is not wanted: then nobody has more than one peer.
+
+    Args:
+      alpha: the moving rate α, in (0, 1].
+      axis_name: the worker axis.
+
+    Returns:
+      A transformation without state, to go *after* the optimizer in the chain. Its `update` needs
+      `params` and `round=`.
+
+    Raises:
+      ValueError: α is out of range; in `update`, `params` or `round` is missing, or the round is
+        of another W than the axis.
+      TypeError: in `update`, a parameter is not floating point.
+
+    Examples:
+      >>> optimizer = optax.chain(optax.sgd(0.1, momentum=0.9), elastic_gossip(alpha=0.5))
+
+    References:
+      S. Pramod, *Elastic Gossip: Distributing Neural Network Training Using Gossip-like
+      Protocols*, 2018 (https://arxiv.org/abs/1812.02407)
+    """
+    alpha = checks.moving_rate("elastic_gossip", "alpha", alpha)
+
+    def weights(round: Round) -> Array:
+        return jnp.where(in_contact(round), jnp.asarray(alpha, jnp.float32), 0)
+
+    return pairwise("elastic_gossip", weights, axis_name)

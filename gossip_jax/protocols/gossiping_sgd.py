@@ -1,0 +1,64 @@
+"""Gossiping SGD (Jin et al., 2016, https://arxiv.org/abs/1611.04581).
+
+pull:  θ_i ← θ_i + u_i - ½ (θ_i - θ_k)    for the one peer k whom i picked
+push:  θ_i ← u_i + mean of θ_i and of θ_k for every k that picked i
+"""
+
+from typing import Literal
+
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from gossip_jax.protocols.pairwise import pairwise
+from gossip_jax.rounds import Round, initiated
+
+
+def gossiping_sgd(
+    variant: Literal["pull", "push"] = "pull", axis_name: str = "workers"
+) -> optax.GradientTransformationExtraArgs:
+    """Gossiping SGD: a worker averages itself with what it fetched, or with what it was sent.
+
+    *Pull*: worker i moves by `u_i - ½ (θ_i - θ_k)` towards the one peer k that it picked; the peer
+    does not move. *Push*: worker i sends θ_i to the peer that it picked; who received replicas
+    this round becomes the mean of its own and all of them, plus its own `u_i`. The θ are the
+    parameters before the update. Neither keeps the sum of the parameters over workers.
+
+    Each contact moves one replica in each direction, as in Elastic Gossip, although one would do:
+    a one-way permutation does not run under `jax.vmap`.
+
+    Args:
+      variant: "pull" or "push".
+      axis_name: the worker axis.
+
+    Returns:
+      A transformation without state, to go *after* the optimizer in the chain. Its `update` needs
+      `params` and `round=`.
+
+    Raises:
+      ValueError: an unknown variant; in `update`, `params` or `round` is missing, or the round is
+        of another W than the axis.
+      TypeError: in `update`, a parameter is not floating point.
+
+    Examples:
+      >>> optimizer = optax.chain(optax.sgd(0.1, momentum=0.9), gossiping_sgd("push"))
+
+    References:
+      Jin, Yuan, Iandola, Keutzer, *How to scale distributed deep learning?*, 2016
+      (https://arxiv.org/abs/1611.04581)
+    """
+    if variant not in _WEIGHTS:
+        raise ValueError(f"gossiping_sgd: variant must be 'pull' or 'push'; got {variant!r}")
+    return pairwise("gossiping_sgd", _WEIGHTS[variant], axis_name)
+
+
+def _pull(round: Round) -> Array:
+    return initiated(round).astype(jnp.float32) / 2
+
+
+def _push(round: Round) -> Array:
+    received = initiated(round).T.astype(jnp.float32)  # [i, k]: i was sent θ_k
+    return received / (1 + received.sum(axis=1, keepdims=True))
+
+
+_WEIGHTS = {"pull": _pull, "push": _push}

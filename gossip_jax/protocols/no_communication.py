@@ -1,0 +1,15 @@
+"""No communication: every worker trains alone, the lower end of every comparison."""
+
+import optax
+
+
+def no_communication() -> optax.GradientTransformationExtraArgs:
+    """Every worker trains alone: `θ_i ← θ_i + u_i`.
+
+    Returns:
+      A transformation that changes nothing. Its `update` ignores `round`.
+
+    Examples:
+      >>> optimizer = optax.chain(optax.sgd(0.1), no_communication())
+    """
+    return optax.with_extra_args_support(optax.identity())

@@ -1,0 +1,31 @@
+"""What Elastic Gossip and Gossiping SGD share: in a round, pairs of workers exchange replicas."""
+
+from collections.abc import Callable
+from typing import Any
+
+import optax
+from jax import Array
+
+from gossip_jax import exchange
+from gossip_jax.protocols import arguments
+from gossip_jax.rounds import Round
+
+
+def pairwise(
+    owner: str, weights: Callable[[Round], Array], axis_name: str
+) -> optax.GradientTransformationExtraArgs:
+    """A protocol that adds `Σ_k weights(round)[i, k] (θ_k - θ_i)` to the update of worker i.
+
+    The differences are taken from the parameters before the local update.
+
+    Args:
+      owner: the protocol's public name, for its error messages.
+      weights: from a round to float [W, W], zero on the diagonal.
+      axis_name: the worker axis.
+    """
+
+    def update(updates: Any, state: Any, params: Any = None, *, round: Any = None, **_: Any):
+        round = arguments.checked_round(owner, params, round, axis_name)
+        return exchange.mix(updates, params, weights(round), axis_name), state
+
+    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)

@@ -1,0 +1,113 @@
+"""The state of a run, one update, and an epoch as one scan: all as one worker sees it.
+
+Place them on devices with `gossip_jax.place(...).map(...)`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array, lax
+
+from gossip_jax import keys
+from gossip_jax.draws import Draw
+from gossip_jax.keys import Purpose
+from gossip_jax.rounds import Round
+
+Loss = Callable[[Any, Any, Any, Array], tuple[Array, Any]]
+"""(params, model_state, batch, key) -> (loss, model_state)"""
+
+
+class WorkerState(NamedTuple):
+    """What one worker holds. A run's state is the same, stacked over workers: [W, ...]."""
+
+    params: Any  # its replica θ_i
+    opt_state: Any  # of the optimizer and the protocol; stays local
+    model_state: Any  # what else the model keeps, such as batch-norm statistics; stays local
+
+
+def init_worker(params: Any, model_state: Any, optimizer: optax.GradientTransformation) -> WorkerState:
+    """A worker's state before the first update. All workers must start from the same parameters."""
+    return WorkerState(params, optimizer.init(params), model_state)
+
+
+def draw_rounds(draw: Draw, key: Array, first_step: int, num_updates: int) -> Round:
+    """The rounds of consecutive updates, stacked.
+
+    Args:
+      draw: the law of the rounds.
+      key: the run's key.
+      first_step: the update to start with, counted from 1.
+      num_updates: T.
+
+    Returns:
+      A round with `peer` int32 [T, W] and `step` int32 [T].
+    """
+    steps = first_step + jnp.arange(num_updates, dtype=jnp.int32)
+    return jax.jit(jax.vmap(draw, in_axes=(None, 0)))(keys.derive(key, Purpose.ROUNDS), steps)
+
+
+def train_update(
+    loss: Loss, optimizer: optax.GradientTransformationExtraArgs
+) -> Callable[[WorkerState, Any, Round, Array], tuple[WorkerState, Array]]:
+    """One update of one worker: `(state, batch, round, key) -> (state, loss)`."""
+
+    def update(state: WorkerState, batch: Any, round: Round, key: Array) -> tuple[WorkerState, Array]:
+        gradient = jax.value_and_grad(loss, has_aux=True)
+        (value, model_state), grads = gradient(state.params, state.model_state, batch, key)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params, round=round)
+        params = optax.apply_updates(state.params, updates)
+        return WorkerState(params, opt_state, model_state), value
+
+    return update
+
+
+def train_epoch(
+    loss: Loss,
+    optimizer: optax.GradientTransformationExtraArgs,
+    batch_size: int,
+    axis_name: str = "workers",
+) -> Callable[[WorkerState, Any, Round, Array], tuple[WorkerState, Array]]:
+    """An epoch of one worker, as one scan: `(state, shard, rounds, key) -> (state, mean loss)`.
+
+    The shard is this worker's part of the training set, a pytree of arrays [n, ...]. It is
+    shuffled at every epoch, and the examples that do not fill a last batch wait for another one.
+    Share `rounds` and `key` between workers (`in_axes=None`).
+
+    Args:
+      loss: the training loss of one worker.
+      optimizer: the local optimizer and the protocol, chained.
+      batch_size: examples in one worker's mini-batch.
+      axis_name: the worker axis.
+
+    Returns:
+      The epoch. It makes one update for each of its stacked rounds: `n // batch_size` of them, at most.
+
+    Raises:
+      ValueError: when the epoch is traced, the shard is too small for the rounds.
+    """
+    update = train_update(loss, optimizer)
+
+    def epoch(state: WorkerState, shard: Any, rounds: Round, key: Array) -> tuple[WorkerState, Array]:
+        num_updates, num_examples = rounds.step.shape[0], jax.tree.leaves(shard)[0].shape[0]
+        if num_updates * batch_size > num_examples:
+            raise ValueError(
+                f"train_epoch: {num_updates} updates of {batch_size} examples need a shard of "
+                f"{num_updates * batch_size}; got {num_examples}"
+            )
+        worker = lax.axis_index(axis_name)
+        shuffle_key = keys.derive(key, Purpose.SHUFFLE, rounds.step[0], worker)
+        order = jax.random.permutation(shuffle_key, num_examples)
+        batches = order[: num_updates * batch_size].reshape(num_updates, batch_size)
+
+        def step(state: WorkerState, inputs: tuple[Array, Round]) -> tuple[WorkerState, Array]:
+            indices, round = inputs
+            batch = jax.tree.map(lambda leaf: leaf[indices], shard)
+            return update(state, batch, round, keys.derive(key, Purpose.MODEL, round.step, worker))
+
+        state, losses = lax.scan(step, state, (batches, rounds))
+        return state, losses.mean()
+
+    return epoch
