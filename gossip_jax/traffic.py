@@ -47,20 +47,21 @@ def expected_pairwise(draw: Draw, params: Any, num_updates: int) -> Traffic:
     return _pairwise(draw.contact_probability() * (num_updates // draw.period), params)
 
 
-def collective(num_workers: int, params: Any, num_updates: int, period: int = 1) -> Traffic:
-    """The traffic of a collective protocol over updates 1 to `num_updates`: nothing is left to chance.
+def counted_collective(rounds: Round, params: Any, period: int = 1) -> Traffic:
+    """The traffic of a collective protocol over stacked rounds, of which it uses the steps.
 
     Args:
-      num_workers: W.
+      rounds: the rounds, `step` [...].
       params: one worker's parameters, or their shapes and dtypes.
-      num_updates: how many updates are made.
-      period: τ, of which every multiple is an update that communicates.
+      period: τ; the protocol communicates at the updates that it divides.
     """
-    if num_workers == 1:
-        return silence(1)
-    exchanges = num_updates // period
-    each = exchanges * 2 * (num_workers - 1) / num_workers * num_bytes(params)
-    return Traffic(exchanges, np.full(num_workers, each))
+    exchanges = int(np.sum(np.asarray(rounds.step) % period == 0))
+    return _collective(rounds.num_workers, exchanges, params)
+
+
+def expected_collective(num_workers: int, params: Any, num_updates: int, period: int = 1) -> Traffic:
+    """The traffic of a collective protocol over updates 1 to `num_updates`: no chance is in it."""
+    return _collective(num_workers, num_updates // period, params)
 
 
 def num_bytes(params: Any) -> int:
@@ -71,3 +72,10 @@ def num_bytes(params: Any) -> int:
 def _pairwise(contacts: np.ndarray, params: Any) -> Traffic:
     """From the number of contacts of each pair, [W, W], symmetric."""
     return Traffic(contacts.sum().item() / 2, contacts.sum(axis=1) * float(num_bytes(params)))
+
+
+def _collective(num_workers: int, exchanges: int, params: Any) -> Traffic:
+    if num_workers == 1:
+        return silence(1)
+    each = exchanges * 2 * (num_workers - 1) / num_workers * num_bytes(params)
+    return Traffic(exchanges, np.full(num_workers, each))

@@ -1,0 +1,64 @@
+"""The protocols by name: how each joins the optimizer, and what it sends."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import optax
+
+import gossip_jax as gj
+from experiments.config import Config
+from gossip_jax import traffic
+from gossip_jax.traffic import Traffic
+
+
+class Protocol(NamedTuple):
+    """A protocol as the command line offers it."""
+
+    chain: Callable[[Config, Any], optax.GradientTransformationExtraArgs]  # with the local optimizer
+    traffic: Callable[[Config, gj.Round, Any], Traffic]  # over these rounds, of these parameters
+    is_pairwise: bool  # whether it has a use for peers
+
+
+def _silence(config: Config, rounds: gj.Round, params: Any) -> Traffic:
+    return traffic.silence(config.workers)
+
+
+def _pairwise(config: Config, rounds: gj.Round, params: Any) -> Traffic:
+    return traffic.counted_pairwise(rounds, params)
+
+
+PROTOCOLS: dict[str, Protocol] = {
+    "no_communication": Protocol(
+        lambda config, local: optax.chain(local, gj.no_communication()), _silence, False
+    ),
+    "all_reduce": Protocol(
+        lambda config, local: optax.chain(gj.all_reduce(), local),
+        lambda config, rounds, params: traffic.counted_collective(rounds, params),
+        False,
+    ),
+    "elastic_gossip": Protocol(
+        lambda config, local: optax.chain(local, gj.elastic_gossip(config.alpha)), _pairwise, True
+    ),
+    "gossiping_sgd": Protocol(
+        lambda config, local: optax.chain(local, gj.gossiping_sgd(config.variant)), _pairwise, True
+    ),
+    "elastic_averaging": Protocol(
+        lambda config, local: optax.chain(local, gj.elastic_averaging(config.alpha, config.period)),
+        lambda config, rounds, params: traffic.counted_collective(rounds, params, config.period),
+        False,
+    ),
+}
+
+
+def make_optimizer(config: Config) -> optax.GradientTransformationExtraArgs:
+    """SGD with Nesterov momentum, chained with the protocol."""
+    sgd = optax.sgd(config.learning_rate, momentum=config.momentum, nesterov=True)
+    return PROTOCOLS[config.protocol].chain(config, sgd)
+
+
+def make_draw(config: Config) -> gj.Draw:
+    """The law of the run's rounds; silent ones for a protocol that has no use for peers."""
+    if not PROTOCOLS[config.protocol].is_pairwise:
+        return gj.uniform_peers(config.workers, p=0.0)
+    draw = {"uniform": gj.uniform_peers, "pairing": gj.pairing}[config.peers]
+    return draw(config.workers, config.p, config.period)
