@@ -1,36 +1,41 @@
-"""What a run shows on the terminal: progress while it trains, tables at the end."""
+"""What a run shows on the terminal: progress while it trains, a table at the end."""
 
 import datetime
+import time
 from collections.abc import Mapping
 from types import TracebackType
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from experiments.run import EpochMetrics, Result
 
+_SECONDS_BETWEEN_LINES = 2.0
+
 
 class EpochProgress:
     """Epochs done, updates a second, validation accuracy, time left.
 
-    A bar on a terminal; elsewhere a line an epoch.
+    A bar on a terminal; elsewhere, now and then a line.
     """
 
-    def __init__(self, console: Console, epochs: int):
-        """Shows on `console` how many of `epochs` are done."""
-        self._console, self._epochs = console, epochs
+    def __init__(self, console: Console, label: str, epochs: int):
+        """Shows on `console` how many of `epochs` a run called `label` has done."""
+        self._console, self._label, self._epochs = console, label, epochs
+        self._last_line = -_SECONDS_BETWEEN_LINES
         self._bar = Progress(
-            TextColumn("epoch"),
+            TextColumn("{task.description}, epoch"),
             MofNCompleteColumn(),
-            BarColumn(),
-            TextColumn("{task.fields[figures]}"),
-            TextColumn("left"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[figures]}, left"),
             TimeRemainingColumn(),
             console=console,
             disable=not console.is_terminal,
+            transient=True,
         )
-        self._task = self._bar.add_task("", total=epochs, figures="compiling")
+        self._task = self._bar.add_task(label, total=epochs, figures="compiling")
 
     def __enter__(self) -> "EpochProgress":
         self._bar.start()
@@ -43,45 +48,40 @@ class EpochProgress:
 
     def update(self, metrics: EpochMetrics) -> None:
         """Shows an epoch's metrics."""
-        speed = metrics.updates / metrics.seconds
-        figures = f"{speed:.1f} updates/s, validation accuracy {metrics.validation_accuracy_mean:.4f}"
+        speed, accuracy = metrics.updates / metrics.seconds, metrics.validation_accuracy_mean
+        figures = f"{speed:.1f} updates/s, validation {accuracy:.4f}"
         self._bar.update(self._task, completed=metrics.epoch, figures=figures)
-        if not self._console.is_terminal:
+        is_due = time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES
+        if not self._console.is_terminal and (is_due or metrics.epoch == self._epochs):
+            self._last_line = time.monotonic()
             left = metrics.seconds / metrics.epoch * (self._epochs - metrics.epoch)
-            left_in_words = datetime.timedelta(seconds=round(left))
             self._console.print(
-                f"epoch {metrics.epoch}/{self._epochs}, {figures}, left {left_in_words}", soft_wrap=True
+                f"{self._label}, epoch {metrics.epoch}/{self._epochs}, {figures}, "
+                f"left {datetime.timedelta(seconds=round(left))}",
+                soft_wrap=True,
             )
 
 
 def result_table(results: Mapping[str, Result]) -> Table:
     """A line for each run, by its label."""
-    table = Table()
-    table.add_column("protocol", no_wrap=True)
-    for heading in (
-        "rank-0",
-        "aggregate",
-        "workers",
-        "exchanges",
-        "MB sent",
-        "of All-reduce",
-        "updates/s",
-    ):
-        table.add_column(heading, justify="right")
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
+    table.add_column("run", no_wrap=True)
+    for heading in ("rank-0", "aggregate", "workers", "exchanges", "MB sent", "share"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for label, result in results.items():
         accuracy = result.worker_accuracy
         table.add_row(
             label,
             f"{result.rank0_accuracy:.4f}",
             f"{result.aggregate_accuracy:.4f}",
-            f"{min(accuracy):.4f} to {max(accuracy):.4f}",
+            f"{min(accuracy):.3f}-{max(accuracy):.3f}",
             f"{result.exchanges:,}",
             f"{result.bytes_sent_per_worker / 1e6:,.1f}",
             f"{result.share_of_all_reduce_bytes:.1%}",
-            f"{result.updates_per_second:,.1f}",
         )
     table.caption = (
-        "accuracies on the test set: of worker 0's replica, of the mean replica, of the worst and the "
-        "best worker's; MB sent by each worker, and its share of what All-reduce sends"
+        "Test accuracy of worker 0, of the mean replica, and of the worst to the best worker; "
+        "exchanges; MB sent by each worker, and as a share of what All-reduce sends"
     )
+    table.caption_justify = "left"
     return table

@@ -129,7 +129,7 @@ def start(setup: Setup) -> Progress:
 def train(setup: Setup, progress: Progress) -> Iterator[tuple[Progress, EpochMetrics]]:
     """Trains to the last epoch, and yields after each. The progress it is given is used up."""
     rounds_traffic = PROTOCOLS[setup.config.protocol].traffic
-    params = jax.eval_shape(_first_replica, progress.state).params
+    params = jax.eval_shape(metrics.mean_replica, progress.state.params)  # the shapes of a replica
     # Compiled ahead, so that no epoch's time holds it.
     epoch_of_all = setup.epoch.lower(
         progress.state, setup.shards, _rounds(setup, 0), setup.key
@@ -155,12 +155,15 @@ def result(setup: Setup, progress: Progress) -> Result:
     """The figures of a run that has come to its end."""
     state, test = progress.state, setup.test
     accuracy = _accuracy(setup, state, test)
-    # The mean replica, with what is not a parameter from worker 0.
-    aggregate = metrics.mean_replica(state.params), _first_replica(state.model_state)
-    right = setup.score_one(*jax.device_put(aggregate, setup.placement.devices[0]), test)
+    # The mean replica, with what is not a parameter from worker 0, on one device.
+    params, model_state = jax.device_put(
+        (metrics.mean_replica(state.params), jax.tree.map(lambda leaf: leaf[0], state.model_state)),
+        setup.placement.devices[0],
+    )
+    right = setup.score_one(params, model_state, test)
     updates = progress.epoch * setup.updates_per_epoch
     sent = float(progress.traffic.bytes_sent.mean())
-    all_reduce = traffic.expected_collective(setup.config.workers, aggregate[0], updates)
+    all_reduce = traffic.expected_collective(setup.config.workers, params, updates)
     return Result(
         rank0_accuracy=float(accuracy[0]),
         aggregate_accuracy=int(right) / len(test.label),
@@ -199,7 +202,3 @@ def _rounds(setup: Setup, epoch: int) -> gj.Round:
     """The rounds of an epoch, counted from 0."""
     updates = setup.updates_per_epoch
     return training.draw_rounds(setup.draw, setup.key, epoch * updates + 1, updates)
-
-
-def _first_replica(state: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf[0], state)

@@ -36,13 +36,16 @@ def main() -> None:
     except KeyboardInterrupt:
         fail(f"interrupted; what was measured so far is in {directory.path}", code=130)
     console.print(result_table({config.protocol: result}))
-    console.print(f"written to {directory.path}", soft_wrap=True)
+    console.print(
+        f"{result.updates} updates, {result.updates_per_second:.1f} a second; see {directory.path}",
+        soft_wrap=True,
+    )
 
 
 def train(setup: run.Setup, directory: RunDirectory, console: Console) -> run.Result:
     """Trains from the start to the last epoch, with progress shown and the run's files written."""
     start = progress = run.start(setup)
-    with EpochProgress(console, setup.config.epochs) as shown:
+    with EpochProgress(console, setup.config.protocol, setup.config.epochs) as shown:
         for progress, metrics in run.train(setup, start):  # noqa: B007
             directory.append_metrics(metrics)
             shown.update(metrics)

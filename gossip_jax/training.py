@@ -3,6 +3,7 @@
 Place them on devices with `gossip_jax.place(...).map(...)`.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from gossip_jax import keys
 from gossip_jax.draws import Draw
@@ -33,8 +35,9 @@ def init_worker(params: Any, model_state: Any, optimizer: optax.GradientTransfor
     return WorkerState(params, optimizer.init(params), model_state)
 
 
-def draw_rounds(draw: Draw, key: Array, first_step: int, num_updates: int) -> Round:
-    """The rounds of consecutive updates, stacked.
+@functools.partial(jax.jit, static_argnames=("draw", "num_updates"))
+def draw_rounds(draw: Draw, key: Array, first_step: ArrayLike, num_updates: int) -> Round:
+    """The rounds of consecutive updates, stacked. Compiled once for each `draw` and `num_updates`.
 
     Args:
       draw: the law of the rounds.
@@ -46,7 +49,7 @@ def draw_rounds(draw: Draw, key: Array, first_step: int, num_updates: int) -> Ro
       A round with `peer` int32 [T, W] and `step` int32 [T].
     """
     steps = first_step + jnp.arange(num_updates, dtype=jnp.int32)
-    return jax.jit(jax.vmap(draw, in_axes=(None, 0)))(keys.derive(key, Purpose.ROUNDS), steps)
+    return jax.vmap(draw, in_axes=(None, 0))(keys.derive(key, Purpose.ROUNDS), steps)
 
 
 def train_update(
