@@ -97,9 +97,8 @@ def shard(train: Examples, num_workers: int) -> Examples:
     num_examples = len(train.label)
     if num_examples % num_workers:
         raise ValueError(
-            f"{num_examples} training examples cannot be divided equally among {num_workers} workers: "
-            f"hold out {num_examples % num_workers} more, or {-num_examples % num_workers} fewer, as "
-            f"validation examples"
+            f"{num_examples} training examples cannot be divided equally among {num_workers} workers; "
+            f"change --workers, or --validation-examples, which are taken from the training set"
         )
     return jax.tree.map(
         lambda leaf: leaf.reshape(num_workers, num_examples // num_workers, *leaf.shape[1:]), train

@@ -23,6 +23,13 @@ _PACKAGES = (
 )
 
 
+def require_free(path: Path) -> None:
+    """Raises ValueError where there is something in a directory at `path`."""
+    if path.is_dir() and any(path.iterdir()):
+        holds = "another run" if (path / "config.json").exists() else "other files"
+        raise ValueError(f"--out {path} holds {holds}; name a new or an empty directory")
+
+
 class RunDirectory:
     """A new directory that a run writes to, and never one that holds something else."""
 
@@ -30,12 +37,10 @@ class RunDirectory:
         """Makes the directory.
 
         Raises:
-          ValueError: there is something at `path` already.
+          ValueError: there is something in it already.
           OSError: it cannot be made.
         """
-        if path.is_dir() and any(path.iterdir()):
-            holds = "another run" if (path / "config.json").exists() else "other files"
-            raise ValueError(f"--out {path} holds {holds}; name a new or an empty directory")
+        require_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

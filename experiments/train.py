@@ -13,7 +13,7 @@ from rich.console import Console
 from experiments import data, memory, run
 from experiments.config import Config
 from experiments.console import EpochProgress, result_table
-from experiments.run_directory import RunDirectory
+from experiments.run_directory import RunDirectory, require_free
 
 
 def main() -> None:
@@ -23,9 +23,11 @@ def main() -> None:
     memory.return_large_blocks()
     try:
         config = config.checked()
+        out = config.out or _new_path(config)
+        require_free(out)
         make_cpu_devices(config)
         setup = run.set_up(config, data.load(config.dataset, config.data_dir))
-        directory = RunDirectory(config.out or _new_path(config))
+        directory = RunDirectory(out)
         directory.write_config(setup)
     except (ValueError, OSError) as error:
         fail(str(error))
@@ -33,6 +35,10 @@ def main() -> None:
         result = train(setup, directory, console)
     except OSError as error:
         fail(f"{directory.path} cannot be written: {error.strerror}")
+    except jax.errors.JaxRuntimeError as error:
+        if "memory" not in str(error):
+            raise
+        fail(f"out of memory: lower --width, --workers or --batch-size ({str(error).splitlines()[0]})")
     except KeyboardInterrupt:
         fail(f"interrupted; what was measured so far is in {directory.path}", code=130)
     console.print(result_table({config.protocol: result}))

@@ -112,7 +112,7 @@ class _UniformPeers:
             peer = workers
         elif self.weights is None:
             other = jax.random.randint(peer_key, workers.shape, 0, self.num_workers - 1)
-            peer = other + (other >= workers)
+            peer = other + (other >= workers).astype(other.dtype)
         else:
             with np.errstate(divide="ignore"):  # a weight of 0 is a logit of -inf: never drawn
                 logits = np.log(self.weights).astype(np.float32)

@@ -31,22 +31,22 @@ def mean(tree: Any, axis_name: str) -> Any:
     return lax.pmean(tree, axis_name)
 
 
-def mix(updates: Any, params: Any, weights: Array, axis_name: str) -> Any:
+def mix(updates: Any, params: Any, weights: Array, contact: Array, axis_name: str) -> Any:
     """Moves each worker towards others: adds `Σ_k weights[i, k] (θ_k - θ_i)` to worker i's updates.
 
-    Workers i and k exchange their replicas where one of the two has a weight for the other, and
-    nowhere else: a round without contact runs no collective, and a worker outside every active
-    pair sends nothing.
+    Workers exchange their replicas where they are in contact, and nowhere else: a round without
+    contact runs no collective, and a worker outside every active pair sends nothing.
 
     `lax.ppermute` needs a permutation that is known when the program is compiled. So all pairs of
     workers, ordered by matchings so that disjoint pairs need not wait for each other, are compiled
-    in, each inside a conditional, and the weights choose among them. All workers must hold the same
-    weights: workers that disagree on a conditional around a collective wait for each other for ever.
+    in, each inside a conditional. What chooses among them comes from the round alone: workers that
+    disagree on a conditional around a collective wait for each other for ever.
 
     Args:
       updates: one worker's updates, a pytree of arrays.
       params: its parameters θ_i, a pytree of the same structure.
-      weights: float [W, W], zero on the diagonal, the same on every worker.
+      weights: float [W, W], zero where there is no contact. Worker i uses its row i only.
+      contact: bool [W, W], symmetric, false on the diagonal, the same on every worker.
       axis_name: the worker axis.
 
     Returns:
@@ -54,7 +54,6 @@ def mix(updates: Any, params: Any, weights: Array, axis_name: str) -> Any:
     """
     num_workers = axis_size(axis_name)
     me = lax.axis_index(axis_name)
-    contact = (weights != 0) | (weights.T != 0)
 
     def swap(one: int, other: int, updates: Any) -> Any:
         """The exchange of one pair.

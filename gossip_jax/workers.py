@@ -112,12 +112,10 @@ class Placement:
         )
         return jax.jit(mapped, donate_argnums=donate)
 
-    def _pmap(
-        self, function: Callable[..., Any], in_axes: tuple[Any, ...], donate: tuple[int, ...]
-    ) -> Callable[..., Any]:
+    def _pmap(self, function: Callable[..., Any], in_axes: tuple[Any, ...], donate: tuple[int, ...]):
         options = {"axis_name": self.axis_name, "devices": self.devices}
         if any(axis is not None for axis in in_axes):
-            return jax.pmap(function, in_axes=in_axes, donate_argnums=donate, **options)
+            return _Pmapped(function, in_axes, options | {"donate_argnums": donate})
         # pmap wants something to map over, also where all arguments are shared.
         mapped = jax.pmap(lambda _, *shared: function(*shared), in_axes=(0, *in_axes), **options)
         return functools.partial(mapped, np.arange(self.num_workers))
@@ -138,3 +136,29 @@ class Placement:
     @property
     def _mesh(self) -> Mesh:
         return Mesh(np.array(self.devices), (self.axis_name,), axis_types=(AxisType.Auto,))
+
+
+class _Pmapped:
+    """`jax.pmap`, with axes spelt out for nested arguments.
+
+    Where there happen to be as many leaves as arguments, pmap (jax 0.10 to 0.12) takes the axis of an
+    argument for that of a leaf, and so maps over the wrong ones.
+    """
+
+    def __init__(self, function: Callable[..., Any], in_axes: tuple[Any, ...], options: dict[str, Any]):
+        @functools.cache
+        def mapped(structure: jax.tree_util.PyTreeDef) -> Any:
+            axes = tuple(
+                None if axis is None else argument.unflatten([axis] * argument.num_leaves)
+                for axis, argument in zip(in_axes, structure.children(), strict=True)
+            )
+            return jax.pmap(function, in_axes=axes, **options)
+
+        self._mapped = mapped
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._mapped(jax.tree.structure(arguments))(*arguments)
+
+    def lower(self, *arguments: Any) -> Any:
+        """As of a jitted function."""
+        return self._mapped(jax.tree.structure(arguments)).lower(*arguments)

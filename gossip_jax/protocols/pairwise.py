@@ -8,7 +8,7 @@ from jax import Array
 
 from gossip_jax import exchange
 from gossip_jax.protocols import arguments
-from gossip_jax.rounds import Round
+from gossip_jax.rounds import Round, in_contact
 
 
 def pairwise(
@@ -20,12 +20,12 @@ def pairwise(
 
     Args:
       owner: the protocol's public name, for its error messages.
-      weights: from a round to float [W, W], zero on the diagonal.
+      weights: from a round to float [W, W], zero where there is no contact.
       axis_name: the worker axis.
     """
 
     def update(updates: Any, state: Any, params: Any = None, *, round: Any = None, **_: Any):
         round = arguments.checked_round(owner, params, round, axis_name)
-        return exchange.mix(updates, params, weights(round), axis_name), state
+        return exchange.mix(updates, params, weights(round), in_contact(round), axis_name), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)

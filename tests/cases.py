@@ -1,0 +1,122 @@
+"""One row a protocol: what it is and what it promises. Properties are tested over these rows."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import reference
+
+import gossip_jax as gj
+
+BACKENDS = ("vmap", "pmap", "shard_map")
+AXES = (0, 0, None)  # of `Case.one_update`: the round is shared
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    name: str
+    protocol: str  # its public name
+    make: Callable[[], optax.GradientTransformationExtraArgs]
+    oracle: reference.Update
+    before_optimizer: bool = False  # where it stands in the chain
+    needs_round: bool = True
+    pairwise: bool = False  # exchanges between two workers, chosen by the round
+    conserves_sum: bool = False  # of the parameters over workers, and the centre where it has one
+    period: int = 1  # between updates at which it may communicate
+
+    def chain(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
+        parts = (self.make(), optimizer) if self.before_optimizer else (optimizer, self.make())
+        return optax.chain(*parts)
+
+    def one_update(self) -> Callable[..., Any]:
+        """One worker's update, the local one being given: `((params, state), updates, round)`."""
+        protocol = self.make()
+
+        def update(carry: tuple[Any, Any], updates: Any, round: gj.Round) -> tuple[Any, Any]:
+            params, state = carry
+            updates, state = protocol.update(updates, state, params, round=round)
+            return jax.tree.map(lambda p, u: p + u.astype(p.dtype), params, updates), state
+
+        return update
+
+    def state(self, center: Any) -> Any:
+        """The protocol's stacked state, with this centre, [W, ...], where it has one."""
+        return self.make().init(center)
+
+
+CASES = (
+    Case(
+        "no_communication",
+        "no_communication",
+        gj.no_communication,
+        reference.no_communication,
+        needs_round=False,
+        conserves_sum=True,
+    ),
+    Case(
+        "all_reduce",
+        "all_reduce",
+        gj.all_reduce,
+        reference.all_reduce,
+        before_optimizer=True,
+        needs_round=False,
+        conserves_sum=True,
+    ),
+    Case(
+        "elastic_gossip",
+        "elastic_gossip",
+        lambda: gj.elastic_gossip(alpha=0.3),
+        reference.elastic_gossip(0.3),
+        pairwise=True,
+        conserves_sum=True,
+    ),
+    Case(
+        "gossiping_sgd_pull",
+        "gossiping_sgd",
+        lambda: gj.gossiping_sgd("pull"),
+        reference.gossiping_sgd_pull,
+        pairwise=True,
+    ),
+    Case(
+        "gossiping_sgd_push",
+        "gossiping_sgd",
+        lambda: gj.gossiping_sgd("push"),
+        reference.gossiping_sgd_push,
+        pairwise=True,
+    ),
+    Case(
+        "elastic_averaging",
+        "elastic_averaging",
+        lambda: gj.elastic_averaging(alpha=0.1, period=2),
+        reference.elastic_averaging(0.1, 2),
+        conserves_sum=True,
+        period=2,
+    ),
+)
+PAIRWISE = tuple(case for case in CASES if case.pairwise)
+
+
+def random_peers(rng: np.random.Generator, num_workers: int, p: float = 0.6) -> np.ndarray:
+    """A round, int32 [W]: each worker picks, with probability p, any other."""
+    workers = np.arange(num_workers)
+    if num_workers == 1:
+        return np.array([-1], np.int32)
+    others = (workers + rng.integers(1, num_workers, num_workers)) % num_workers
+    return np.where(rng.random(num_workers) < p, others, -1).astype(np.int32)
+
+
+def telling_peers(rng: np.random.Generator, num_workers: int) -> list[np.ndarray]:
+    """Rounds in which protocols could go wrong: nobody, everybody to one, one another, a ring."""
+    nobody = np.full(num_workers, -1, np.int32)
+    rounds = [nobody]
+    if num_workers > 1:
+        to_last = nobody.copy()
+        to_last[:-1] = num_workers - 1
+        mutual = nobody.copy()
+        mutual[[0, num_workers - 1]] = num_workers - 1, 0
+        ring = (np.arange(num_workers, dtype=np.int32) + 1) % num_workers
+        rounds += [to_last, mutual, ring]
+    return rounds + [random_peers(rng, num_workers) for _ in range(4)]

@@ -1,0 +1,36 @@
+"""Before any test module: eight CPU devices, strict promotion, and how XLA compiles and waits."""
+
+import os
+from pathlib import Path
+
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        # A collective that waits for a worker that never comes aborts the process after a minute.
+        "--xla_cpu_collective_call_terminate_timeout_seconds=60",
+        # The tests compile much and compute little: they take half the time.
+        "--xla_backend_optimization_level=0",
+        os.environ.get("XLA_FLAGS", ""),  # comes last, and wins
+    ]
+)
+
+import jax
+import numpy as np
+import pytest
+
+jax.config.update("jax_num_cpu_devices", 8)
+# float32 meeting bfloat16 must be an error, not a wider parameter.
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Material that is not in the repository, in a folder beside the checkout."""
+    path = Path(__file__).resolve().parents[2] / "shared"
+    if not path.is_dir():
+        pytest.skip(f"needs the folder of shared material, {path}")
+    return path

@@ -1,0 +1,72 @@
+"""Each protocol is exported, documented, in the README, and has a row in cases.py; none is left out."""
+
+import importlib
+import inspect
+import pkgutil
+from pathlib import Path
+
+import optax
+import pytest
+from cases import CASES
+
+import gossip_jax as gj
+from gossip_jax import protocols
+
+
+def discovered() -> list[str]:
+    """A protocol is a module of gossip_jax/protocols with a factory of its own name."""
+    found = []
+    for module in pkgutil.iter_modules(protocols.__path__):
+        factory = getattr(
+            importlib.import_module(f"{protocols.__name__}.{module.name}"), module.name, None
+        )
+        # What several protocols share takes the name of the one that it is for.
+        if factory is not None and "owner" not in inspect.signature(factory).parameters:
+            found.append(module.name)
+    return found
+
+
+@pytest.fixture(params=discovered())
+def protocol(request) -> str:
+    return request.param
+
+
+def test_protocols_are_found():
+    assert {case.protocol for case in CASES} <= set(discovered())
+
+
+def test_a_protocol_is_exported(protocol):
+    assert protocol in gj.__all__
+    module = importlib.import_module(f"{protocols.__name__}.{protocol}")
+    assert getattr(gj, protocol) is getattr(module, protocol)
+
+
+def test_a_protocol_has_a_row_in_cases_for_each_of_its_variants(protocol):
+    rows = [case for case in CASES if case.protocol == protocol]
+    variant = inspect.signature(getattr(gj, protocol)).parameters.get("variant")
+    assert len(rows) == (len(variant.annotation.__args__) if variant else 1)
+    for row in rows:
+        assert isinstance(row.make(), optax.GradientTransformationExtraArgs)
+
+
+def test_the_docstring_of_a_protocol_has_arguments_result_and_a_runnable_example(protocol):
+    function = getattr(gj, protocol)
+    documentation = inspect.getdoc(function) or ""
+    sections = ["Returns:", "Examples:"]
+    sections += ["Args:"] if inspect.signature(function).parameters else []
+    for section in sections:
+        assert f"\n{section}\n" in documentation
+    assert ">>> optimizer = optax.chain(" in documentation
+    for argument in inspect.signature(function).parameters:
+        assert f"  {argument}: " in documentation
+
+
+def test_the_readme_has_the_protocol(protocol):
+    readme = Path(__file__).resolve().parents[1] / "README.md"
+    assert protocol in readme.read_text(encoding="utf-8")
+
+
+def test_the_index_names_what_there_is_in_order():
+    assert gj.__all__ == sorted(gj.__all__)
+    for name in gj.__all__:
+        assert hasattr(gj, name)

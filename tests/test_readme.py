@@ -1,0 +1,38 @@
+"""What README.md shows, done: the example runs, under vmap and under pmap."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def run_example(tmp_path: Path, num_devices: int) -> str:
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    script = tmp_path / "example.py"
+    script.write_text(example, encoding="utf-8")
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(num_devices), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "error", str(script)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_example_learns_the_same_on_one_device_and_on_four(tmp_path):
+    on_one, on_four = (run_example(tmp_path, num_devices) for num_devices in (1, 4))
+    values = [np.array(re.findall(r"-?[\d.]+", text), float) for text in (on_one, on_four)]
+    np.testing.assert_allclose(values[0], values[1], atol=1e-5)
+    np.testing.assert_allclose(values[0], 1, atol=1e-3)  # what the example's workers are to learn
+    assert f"```\n{on_one}```" in README
+
+
+@pytest.mark.parametrize("target", ["demo", "test"])
+def test_commands_of_the_readme_are_targets_of_the_makefile(target):
+    assert f"make {target}" in README
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
