@@ -38,6 +38,9 @@ class Demo:
     epochs: int = SETTINGS.epochs
     """Passes over the training set, of each run."""
 
+    seed: int = SETTINGS.seed
+    """Of each run."""
+
 
 def main() -> None:
     """Runs the command line: exits with 2 on bad input, with 130 on an interrupt."""
@@ -48,7 +51,9 @@ def main() -> None:
     try:
         top = RunDirectory(options.out or Path("runs", f"demo-{time.strftime('%Y%m%d-%H%M%S')}"))
         for protocol, settings in RUNS.items():
-            config = dataclasses.replace(settings, protocol=protocol, epochs=options.epochs)
+            config = dataclasses.replace(
+                settings, protocol=protocol, epochs=options.epochs, seed=options.seed
+            )
             setup = run.set_up(config, dataset)
             directory = RunDirectory(top.path / protocol)
             directory.write_config(setup)

@@ -147,7 +147,7 @@ class _Pmapped:
 
     def __init__(self, function: Callable[..., Any], in_axes: tuple[Any, ...], options: dict[str, Any]):
         @functools.cache
-        def mapped(structure: jax.tree_util.PyTreeDef) -> Any:
+        def mapped(structure: Any) -> Any:
             axes = tuple(
                 None if axis is None else argument.unflatten([axis] * argument.num_leaves)
                 for axis, argument in zip(in_axes, structure.children(), strict=True)

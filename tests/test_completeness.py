@@ -20,8 +20,7 @@ def discovered() -> list[str]:
         factory = getattr(
             importlib.import_module(f"{protocols.__name__}.{module.name}"), module.name, None
         )
-        # What several protocols share takes the name of the one that it is for.
-        if factory is not None and "owner" not in inspect.signature(factory).parameters:
+        if factory is not None:
             found.append(module.name)
     return found
 

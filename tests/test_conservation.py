@@ -104,6 +104,7 @@ def test_mix_adds_the_weighted_differences_for_any_weights(backend, rng):
         weights *= (rng.random(weights.shape) < 0.5) & ~np.eye(num_workers, dtype=bool)
         theta, updates = rng.uniform(-1, 1, (2, num_workers, 7)).astype(np.float32)
         place = gj.place(num_workers, backend)
-        mixed = place.map(lambda u, theta, w: mix(u, theta, w, "workers"), (0, 0, None))
+        contact = (weights != 0) | (weights != 0).T
+        mixed = place.map(lambda u, theta, w, c: mix(u, theta, w, c, "workers"), (0, 0, None, None))
         want = updates + weights @ theta - weights.sum(axis=1, keepdims=True) * theta
-        np.testing.assert_allclose(mixed(updates, theta, weights), want, rtol=0, atol=4e-6)
+        np.testing.assert_allclose(mixed(updates, theta, weights, contact), want, rtol=0, atol=4e-6)

@@ -5,7 +5,7 @@ from typing import Any
 import optax
 
 from gossip_jax import exchange
-from gossip_jax.protocols import arguments
+from gossip_jax.protocols import _arguments
 
 
 def all_reduce(axis_name: str = "workers") -> optax.GradientTransformationExtraArgs:
@@ -31,7 +31,7 @@ def all_reduce(axis_name: str = "workers") -> optax.GradientTransformationExtraA
     def update(updates: Any, state: Any, params: Any = None, **_: Any):
         del params
         exchange.axis_size(axis_name)
-        arguments.check_floating("all_reduce", updates)
+        _arguments.check_floating("all_reduce", updates)
         return exchange.mean(updates, axis_name), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)

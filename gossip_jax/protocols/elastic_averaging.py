@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from gossip_jax import checks, exchange
-from gossip_jax.protocols import arguments
+from gossip_jax.protocols import _arguments
 
 
 class ElasticAveragingState(NamedTuple):
@@ -61,7 +61,7 @@ def elastic_averaging(
         return ElasticAveragingState(jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params))
 
     def update(updates: Any, state: Any, params: Any = None, *, round: Any = None, **_: Any):
-        round = arguments.checked_round("elastic_averaging", params, round, axis_name)
+        round = _arguments.checked_round("elastic_averaging", params, round, axis_name)
         num_workers = exchange.axis_size(axis_name)
         if num_workers == 1:
             return updates, state

@@ -8,7 +8,7 @@ import optax
 from jax import Array
 
 from gossip_jax import checks
-from gossip_jax.protocols.pairwise import pairwise
+from gossip_jax.protocols._pairwise import pairwise
 from gossip_jax.rounds import Round, in_contact
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from gossip_jax.protocols.pairwise import pairwise
+from gossip_jax.protocols._pairwise import pairwise
 from gossip_jax.rounds import Round, initiated
 
 

@@ -7,7 +7,7 @@ import optax
 from jax import Array
 
 from gossip_jax import exchange
-from gossip_jax.protocols import arguments
+from gossip_jax.protocols import _arguments
 from gossip_jax.rounds import Round, in_contact
 
 
@@ -25,7 +25,7 @@ def pairwise(
     """
 
     def update(updates: Any, state: Any, params: Any = None, *, round: Any = None, **_: Any):
-        round = arguments.checked_round(owner, params, round, axis_name)
+        round = _arguments.checked_round(owner, params, round, axis_name)
         return exchange.mix(updates, params, weights(round), in_contact(round), axis_name), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
