@@ -9,10 +9,10 @@ import platform
 from pathlib import Path
 from typing import Any
 
+import gossip_jax
 from experiments.run import EpochMetrics, Result, Setup
 
 _PACKAGES = (
-    "gossip_jax",
     "jax",
     "jaxlib",
     "optax",
@@ -54,7 +54,7 @@ class RunDirectory:
             "placement": setup.placement.backend,
             "devices": [f"{device.platform}:{device.id} {device.device_kind}" for device in devices],
             "platform": platform.platform(),
-            "versions": {"python": platform.python_version()} | _versions(),
+            "versions": _versions(),
         }
         self._write("config.json", dataclasses.asdict(setup.config) | surroundings)
 
@@ -74,7 +74,8 @@ class RunDirectory:
 
 
 def _versions() -> dict[str, str]:
-    return {name: importlib.metadata.version(name) for name in _PACKAGES}
+    packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    return {"python": platform.python_version(), "gossip_jax": gossip_jax.__version__} | packages
 
 
 def _to_json(content: Any, indent: int | None = None) -> str:
