@@ -25,6 +25,7 @@ class EpochProgress:
         """Shows on `console` how many of `epochs` a run called `label` has done."""
         self._console, self._label, self._epochs = console, label, epochs
         self._last_line = -_SECONDS_BETWEEN_LINES
+        self._has_bar = console.is_terminal and not console.is_dumb_terminal
         self._bar = Progress(
             TextColumn("{task.description}, epoch"),
             MofNCompleteColumn(),
@@ -32,13 +33,15 @@ class EpochProgress:
             TextColumn("{task.fields[figures]}, left"),
             TimeRemainingColumn(),
             console=console,
-            disable=not console.is_terminal,
+            disable=not self._has_bar,
             transient=True,
         )
         self._task = self._bar.add_task(label, total=epochs, figures="compiling")
 
     def __enter__(self) -> "EpochProgress":
         self._bar.start()
+        if not self._has_bar:
+            self._print("compiling")
         return self
 
     def __exit__(
@@ -52,14 +55,14 @@ class EpochProgress:
         figures = f"{speed:.1f} updates/s, validation {accuracy:.4f}"
         self._bar.update(self._task, completed=metrics.epoch, figures=figures)
         is_due = time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES
-        if not self._console.is_terminal and (is_due or metrics.epoch == self._epochs):
+        if not self._has_bar and (is_due or metrics.epoch == self._epochs):
             self._last_line = time.monotonic()
             left = metrics.seconds / metrics.epoch * (self._epochs - metrics.epoch)
-            self._console.print(
-                f"{self._label}, epoch {metrics.epoch}/{self._epochs}, {figures}, "
-                f"left {datetime.timedelta(seconds=round(left))}",
-                soft_wrap=True,
-            )
+            time_left = datetime.timedelta(seconds=round(left))
+            self._print(f"epoch {metrics.epoch}/{self._epochs}, {figures}, left {time_left}")
+
+    def _print(self, line: str) -> None:
+        self._console.print(f"{self._label}, {line}", soft_wrap=True)
 
 
 def result_table(results: Mapping[str, Result]) -> Table:

@@ -2,22 +2,21 @@
 
 import dataclasses
 import json
-import time
 from pathlib import Path
 
 import matplotlib
 import tyro
 from matplotlib.figure import Figure
-from rich.console import Console
 
 from experiments import data, run
+from experiments.cli import make_console, new_path, reported
 from experiments.config import Config
 from experiments.console import result_table
 from experiments.run_directory import RunDirectory
-from experiments.train import fail, train
+from experiments.train import train
 
 # The thesis's learning rate and momentum, on a smaller model, with batches that leave each worker
-# eight of its 300 images. EASGD communicates as often as a pair of gossiping workers, on average.
+# eight of its 300 images. EASGD communicates at every 32nd update, as a worker of the others initiates.
 SETTINGS = Config(width=256, epochs=80, batch_size=32, learning_rate=0.001, momentum=0.99, p=1 / 32)
 RUNS = {
     "all_reduce": SETTINGS,
@@ -45,25 +44,26 @@ class Demo:
 def main() -> None:
     """Runs the command line: exits with 2 on bad input, with 130 on an interrupt."""
     options = tyro.cli(Demo, prog="python -m experiments.demo")
-    console = Console()
-    dataset = data.load(SETTINGS.dataset)
-    results = {}
-    try:
-        top = RunDirectory(options.out or Path("runs", f"demo-{time.strftime('%Y%m%d-%H%M%S')}"))
-        for protocol, settings in RUNS.items():
-            config = dataclasses.replace(
+    console = make_console()
+    out = options.out or new_path("demo")
+    with reported(ValueError, OSError):
+        configs = {
+            protocol: dataclasses.replace(
                 settings, protocol=protocol, epochs=options.epochs, seed=options.seed
-            )
+            ).checked()
+            for protocol, settings in RUNS.items()
+        }
+        dataset = data.load(SETTINGS.dataset)
+        RunDirectory(out)
+    results = {}
+    with reported(OSError, kept=out):
+        for protocol, config in configs.items():
             setup = run.set_up(config, dataset)
-            directory = RunDirectory(top.path / protocol)
+            directory = RunDirectory(out / protocol)
             directory.write_config(setup)
             results[protocol] = train(setup, directory, console)
-        picture = top.path / "accuracy.png"
-        plot({protocol: top.path / protocol for protocol in RUNS}).savefig(picture, dpi=150)
-    except (ValueError, OSError) as error:
-        fail(str(error))
-    except KeyboardInterrupt:
-        fail("interrupted", code=130)
+        picture = out / "accuracy.png"
+        plot({protocol: out / protocol for protocol in RUNS}).savefig(picture, dpi=150)
     console.print(result_table(results))
     console.print(f"picture: {picture}", soft_wrap=True)
 

@@ -56,7 +56,10 @@ class RunDirectory:
             "platform": platform.platform(),
             "versions": _versions(),
         }
-        self._write("config.json", dataclasses.asdict(setup.config) | surroundings)
+        content = _to_json(dataclasses.asdict(setup.config) | surroundings, indent=2)
+        # Of two runs that were given the same empty directory, one must fail here.
+        with (self.path / "config.json").open("x", encoding="utf-8") as file:
+            file.write(content + "\n")
 
     def append_metrics(self, metrics: EpochMetrics) -> None:
         """One line for an epoch."""
@@ -65,12 +68,9 @@ class RunDirectory:
 
     def write_result(self, result: Result) -> None:
         """The run's figures: the file is there, whole, only once the run has finished."""
-        self._write("result.json", result._asdict())
-
-    def _write(self, name: str, content: dict[str, Any]) -> None:
-        partial = self.path / f"{name}.partial"
-        partial.write_text(_to_json(content, indent=2) + "\n", encoding="utf-8")
-        os.replace(partial, self.path / name)
+        partial = self.path / "result.json.partial"
+        partial.write_text(_to_json(result._asdict(), indent=2) + "\n", encoding="utf-8")
+        os.replace(partial, self.path / "result.json")
 
 
 def _versions() -> dict[str, str]:
@@ -79,7 +79,7 @@ def _versions() -> dict[str, str]:
 
 
 def _to_json(content: Any, indent: int | None = None) -> str:
-    return json.dumps(_plain(content), indent=indent, allow_nan=False, ensure_ascii=False)
+    return json.dumps(_plain(content), indent=indent, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:

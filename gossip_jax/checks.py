@@ -5,36 +5,39 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import numpy as np
+from jax.core import Tracer
 
 
 def at_least_one(owner: str, name: str, value: Any) -> int:
-    """`value` as an int; ValueError where it is not a whole number of 1 or more."""
+    """`value` as an int; ValueError where it is not a whole number of 1 or more, of 31 bits."""
     try:
         number = operator.index(value)
-    except TypeError:
+    except TypeError:  # also of a traced value
         number = 0
-    if number < 1:
-        raise ValueError(f"{owner}: {name} must be a whole number of 1 or more; got {value!r}")
+    if not 1 <= number < 2**31:
+        raise ValueError(
+            f"{owner}: {name} must be a whole number of 1 or more, below 2^31, and known when the "
+            f"program is compiled; got {value!r}"
+        )
     return number
 
 
 def probability(owner: str, name: str, value: Any) -> Any:
-    """`value` as a float; ValueError where it is not in [0, 1]. An array is taken as it is."""
+    """`value` as a float; ValueError where it is not in [0, 1]. A traced one is taken as it is."""
     return _in_range(owner, name, value, "[0, 1]", lambda number: 0 <= number <= 1)
 
 
 def moving_rate(owner: str, name: str, value: Any) -> Any:
-    """`value` as a float; ValueError where it is not in (0, 1]. An array is taken as it is."""
+    """`value` as a float; ValueError where it is not in (0, 1]. A traced one is taken as it is."""
     return _in_range(owner, name, value, "(0, 1]", lambda number: 0 < number <= 1)
 
 
 def _in_range(owner: str, name: str, value: Any, allowed: str, holds: Callable[[float], bool]) -> Any:
-    # Arrays pass as they are: `optax.inject_hyperparams` and jitted sweeps hand over traced ones,
-    # whose values nobody knows here.
-    if isinstance(value, (jax.Array, np.ndarray)):
+    # Traced values pass as they are: `optax.inject_hyperparams` and jitted sweeps hand them over, and
+    # nobody knows them here.
+    if isinstance(value, Tracer):
         return value
-    if not (isinstance(value, numbers.Real) and holds(float(value))):
-        raise ValueError(f"{owner}: {name} must be in {allowed}; got {value!r}")
+    is_number = isinstance(value, numbers.Real) or getattr(value, "shape", None) == ()
+    if not (is_number and holds(float(value))):
+        raise ValueError(f"{owner}: {name} must be a number in {allowed}; got {value!r}")
     return float(value)

@@ -10,7 +10,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from gossip_jax import checks
-from gossip_jax.rounds import Round
+from gossip_jax.rounds import Round, as_int32
 
 
 class Draw(Protocol):
@@ -106,12 +106,13 @@ class _UniformPeers:
     weights: np.ndarray | None  # float64 [W, W], rows sum to 1
 
     def __call__(self, key: Array, step: ArrayLike) -> Round:
+        step = as_int32("step", step)
         coin_key, peer_key = jax.random.split(jax.random.fold_in(key, step))
-        workers = jnp.arange(self.num_workers)
+        workers = jnp.arange(self.num_workers, dtype=jnp.int32)
         if self.num_workers == 1:
             peer = workers
         elif self.weights is None:
-            other = jax.random.randint(peer_key, workers.shape, 0, self.num_workers - 1)
+            other = jax.random.randint(peer_key, workers.shape, 0, self.num_workers - 1, jnp.int32)
             peer = other + (other >= workers).astype(other.dtype)
         else:
             with np.errstate(divide="ignore"):  # a weight of 0 is a logit of -inf: never drawn
@@ -131,6 +132,7 @@ class _Pairing:
     period: int
 
     def __call__(self, key: Array, step: ArrayLike) -> Round:
+        step = as_int32("step", step)
         coin_key, order_key = jax.random.split(jax.random.fold_in(key, step))
         order = jax.random.permutation(order_key, self.num_workers)
         neighbour = np.arange(self.num_workers) ^ 1  # in order, the pairs are 0-1, 2-3, ...
@@ -146,11 +148,11 @@ class _Pairing:
         return matched * (1 - (1 - self.p) ** 2)
 
 
-def _round_of_initiators(draw: Any, coin_key: Array, peer: Array, step: ArrayLike) -> Round:
+def _round_of_initiators(draw: Any, coin_key: Array, peer: Array, step: Array) -> Round:
     """Tosses each worker's coin: the round in which those whose coin falls right contact `peer`."""
-    step = jnp.asarray(step, jnp.int32)
-    workers = jnp.arange(draw.num_workers)
-    coins = jax.random.uniform(coin_key, workers.shape) < draw.p
+    workers = jnp.arange(draw.num_workers, dtype=peer.dtype)
+    # In 32 bits, whatever jax_enable_x64 says: the draws are the same everywhere.
+    coins = jax.random.uniform(coin_key, workers.shape, jnp.float32) < draw.p
     initiates = coins & (step % draw.period == 0) & (peer != workers)
     return Round(jnp.where(initiates, peer, -1), step)
 

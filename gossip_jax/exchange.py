@@ -27,7 +27,19 @@ def axis_size(axis_name: str) -> int:
 
 
 def mean(tree: Any, axis_name: str) -> Any:
-    """The mean over workers of every leaf, on every worker: one all-reduce."""
+    """The mean over workers of every leaf, on every worker: one all-reduce.
+
+    Raises:
+      ValueError: under `jax.shard_map`, the leaf is known to be the same on every worker.
+    """
+    for leaf in jax.tree.leaves(tree):
+        # Under check_vma=True the gradient of parameters that all workers share is summed over them by
+        # JAX already, and a mean over workers would leave it W times too large.
+        if axis_name in _varying_axes(lax.axis_index(axis_name)) - _varying_axes(leaf):
+            raise ValueError(
+                f"what is to be averaged over {axis_name!r} is the same on every worker already: pass "
+                f"each worker its own parameters (jax.shard_map with in_specs=P({axis_name!r}))"
+            )
     return lax.pmean(tree, axis_name)
 
 
@@ -40,7 +52,8 @@ def mix(updates: Any, params: Any, weights: Array, contact: Array, axis_name: st
     `lax.ppermute` needs a permutation that is known when the program is compiled. So all pairs of
     workers, ordered by matchings so that disjoint pairs need not wait for each other, are compiled
     in, each inside a conditional. What chooses among them comes from the round alone: workers that
-    disagree on a conditional around a collective wait for each other for ever.
+    disagree on a conditional around a collective wait for each other for ever. The time to compile
+    grows with the number of pairs, `W (W - 1) / 2`.
 
     Args:
       updates: one worker's updates, a pytree of arrays.
@@ -106,6 +119,13 @@ def _varying(tree: Any, axis_name: str) -> Any:
     """
     always = lax.axis_index(axis_name) >= 0
     return jax.tree.map(lambda leaf: jnp.where(always, leaf, leaf), tree)
+
+
+def _varying_axes(value: Array) -> frozenset[str]:
+    """The axes over which shard_map says that a value may differ; none without check_vma."""
+    kind = jax.typeof(value)
+    kind = getattr(kind, "manual_axis_type", kind)
+    return frozenset(getattr(kind, "varying", None) or getattr(kind, "vma", None) or ())
 
 
 def _pairs(matching: np.ndarray) -> Iterator[tuple[int, int]]:

@@ -46,8 +46,8 @@ class Round:
     step: Any = 1  # int32 [...]
 
     def __post_init__(self):
-        peer = _as_int32("peer", self.peer)
-        step = _as_int32("step", self.step)
+        peer = as_int32("peer", self.peer)
+        step = as_int32("step", self.step)
         if peer.ndim == 0:
             raise ValueError("Round: peer must have one entry for each worker, [W]; got a scalar")
         if step.ndim == 0:
@@ -107,11 +107,16 @@ def in_contact(round: Round) -> Array:
     return picked | picked.swapaxes(-1, -2)
 
 
-def _as_int32(name: str, value: ArrayLike) -> Array:
-    if not isinstance(value, (jax.Array, np.ndarray)):
+def as_int32(name: str, value: ArrayLike) -> Array:
+    """`value` as int32; TypeError where it does not hold integers, ValueError where they do not fit."""
+    if not isinstance(value, jax.Array):
         value = np.asarray(value)
     if not jnp.issubdtype(value.dtype, jnp.integer):
         raise TypeError(f"Round: {name} must hold integers; got {value.dtype}")
+    if not isinstance(value, Tracer) and value.dtype.itemsize >= 4:
+        wide = np.asarray(value)
+        if (wide != wide.astype(np.int32)).any():
+            raise ValueError(f"Round: {name} must fit 32 bits; got {value}")
     return jnp.asarray(value, jnp.int32)
 
 

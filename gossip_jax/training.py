@@ -89,11 +89,15 @@ def train_epoch(
       The epoch. It makes one update for each of its stacked rounds: `n // batch_size` of them, at most.
 
     Raises:
-      ValueError: when the epoch is traced, the shard is too small for the rounds.
+      ValueError: when the epoch is traced, the rounds are not stacked, or too many for the shard.
     """
     update = train_update(loss, optimizer)
 
     def epoch(state: WorkerState, shard: Any, rounds: Round, key: Array) -> tuple[WorkerState, Array]:
+        if rounds.peer.ndim != 2:
+            raise ValueError(
+                f"train_epoch: rounds must be stacked, with peer [T, W]; got {rounds.peer.shape}"
+            )
         num_updates, num_examples = rounds.step.shape[0], jax.tree.leaves(shard)[0].shape[0]
         if num_updates * batch_size > num_examples:
             raise ValueError(

@@ -176,3 +176,36 @@ def test_an_update_outside_the_worker_axis_says_how_to_bind_it(case):
     for run in (lambda f: f(theta), lambda f: jax.vmap(f, axis_name="other")(theta[None])):
         with refused(ValueError, "no worker axis named 'workers'", "jax.vmap", "axis_name='workers'"):
             run(lambda x: protocol.update(x, protocol.init(x), x, round=SILENT)[0])
+
+
+def test_all_reduce_refuses_gradients_that_shard_map_has_summed_already():
+    """Of parameters that all share, under check_vma=True; a mean of them would be W times too large."""
+    mesh = jax.make_mesh((4,), ("workers",), axis_types=(jax.sharding.AxisType.Auto,))
+    own, shared = jax.sharding.PartitionSpec("workers"), jax.sharding.PartitionSpec()
+    optimizer = gj.all_reduce()
+
+    def mean_gradient(theta, batch):
+        grads = jax.grad(lambda theta: jnp.sum(theta * batch))(theta)
+        return optimizer.update(grads, optax.EmptyState())[0]
+
+    batch = jnp.arange(4.0)
+    mapped = jax.shard_map(mean_gradient, mesh=mesh, in_specs=(shared, own), out_specs=shared)
+    with pytest.raises(ValueError, match="the same on every worker already"):
+        jax.jit(mapped)(jnp.float32(1), batch)
+    unchecked = jax.shard_map(
+        mean_gradient, mesh=mesh, in_specs=(shared, own), out_specs=shared, check_vma=False
+    )
+    np.testing.assert_allclose(jax.jit(unchecked)(jnp.float32(1), batch), [batch.mean()])
+
+
+@pytest.mark.parametrize(
+    "value", [2.0, np.float32(2), np.array(2.0), jnp.float32(2), "2", [0.5], np.ones(4) / 2]
+)
+def test_a_number_out_of_range_is_noticed_whatever_its_type(value):
+    with refused(ValueError, "uniform_peers", "p must be", "[0, 1]"):
+        gj.uniform_peers(4, value)
+
+
+def test_a_round_that_does_not_fit_32_bits_is_refused():
+    with refused(ValueError, "peer", "32 bits"):
+        gj.Round(np.array([2**32 + 1, -1, -1]))

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments import demo, train
+from experiments import data, demo, run, train
+from experiments.config import Config
+from experiments.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--width", "8", "--epochs", "1"]
@@ -22,7 +24,7 @@ def run_train(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "8")  # as conftest.py has made them
 
-    def run(*arguments: str) -> tuple[int, str, str]:
+    def run_in_process(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["train", *SMALL, *arguments])
         try:
             train.main()
@@ -31,7 +33,7 @@ def run_train(monkeypatch, capsys, tmp_path):
             code = exit.code if isinstance(exit.code, int) else 1
         return code, *capsys.readouterr()
 
-    return run
+    return run_in_process
 
 
 def command(*arguments: str) -> list[str]:
@@ -73,6 +75,29 @@ def test_a_run_writes_its_settings_its_metrics_and_its_result(run_train, tmp_pat
     assert "updates/s" in shown
 
 
+@pytest.mark.parametrize("name", ["a[/b]", "x[bold]y", "na\udcffme"])
+def test_a_path_is_shown_as_it_is(name, run_train, tmp_path):
+    code, shown, _ = run_train("--out", name)
+    assert code == 0
+    assert f"see {name}".encode(errors="backslashreplace").decode() in shown
+    assert (tmp_path / name / "result.json").exists()
+
+
+def test_a_run_that_diverged_says_so(run_train, tmp_path):
+    code, shown, _ = run_train("--learning-rate", "1e30", "--out", "out")
+    assert code == 0
+    assert "training diverged" in shown
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["consensus_distance"] is None
+
+
+def test_of_two_runs_given_the_same_directory_one_fails(tmp_path):
+    first, second = (RunDirectory(tmp_path / "out") for _ in range(2))
+    setup = run.set_up(Config(width=8, backend="vmap"), data.load("digits"))
+    first.write_config(setup)
+    with pytest.raises(FileExistsError):
+        second.write_config(setup)
+
+
 def test_without_a_name_the_results_go_to_a_new_directory(run_train, tmp_path):
     assert run_train("--protocol", "all_reduce")[0] == 0
     (out,) = (tmp_path / "runs").iterdir()
@@ -89,6 +114,7 @@ BAD_INPUT = {
     "alpha 0": (["--alpha", "0"], ["--alpha", "(0, 1]", "0"]),
     "alpha above 1": (["--alpha", "1.01"], ["--alpha", "(0, 1]", "1.01"]),
     "period 0": (["--period", "0"], ["--period", "1 or more", "got 0"]),
+    "period beyond 31 bits": (["--period", "3000000000"], ["--period", "2^31"]),
     "no epoch": (["--epochs", "0"], ["--epochs", "1 or more"]),
     "no width": (["--width", "-8"], ["--width", "1 or more", "-8"]),
     "learning rate below 0": (["--learning-rate", "-1"], ["--learning-rate", "positive", "-1"]),

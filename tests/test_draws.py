@@ -199,3 +199,17 @@ def test_draws_are_pinned():
 GOLDEN_UNIFORM = [[-1, 2, 3, 2], [1, 3, 0, 1], [-1, -1, 1, -1], [-1, 0, 1, 2]]
 GOLDEN_WEIGHTED = [[-1, 3, 1, 0], [2, 2, 1, 2], [-1, -1, 1, -1], [-1, 3, 1, 0]]
 GOLDEN_PAIRING = [[-1, 2, 1, 4, 3], [4, 3, -1, 1, 0], [-1, -1, 4, -1, -1], [-1, -1, 0, 4, 3]]
+
+
+@pytest.mark.parametrize("law", [gj.uniform_peers, gj.pairing])
+def test_draws_are_the_same_with_64_bit_types_enabled(law):
+    draw = law(5, p=0.5)
+    rounds = [np.asarray(draw(gj.keys.run_key(0), step).peer) for step in range(1, 9)]
+    with jax.enable_x64(True):
+        wide = [np.asarray(draw(gj.keys.run_key(0), step).peer) for step in range(1, 9)]
+    np.testing.assert_array_equal(wide, rounds)
+
+
+def test_a_step_that_is_not_a_whole_number_is_refused():
+    with pytest.raises(TypeError, match="step must hold integers"):
+        gj.uniform_peers(4, p=0.5)(gj.keys.run_key(0), 1.5)

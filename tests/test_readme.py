@@ -13,10 +13,15 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def run_example(tmp_path: Path, num_devices: int) -> str:
+PLACED = "gj.place(num_workers=4).map(step, in_axes=(0, 0, 0, None))"
+BARE = '{}(step, axis_name="workers", in_axes=(0, 0, 0, None))'
+
+
+def run_example(tmp_path: Path, num_devices: int, placed: str = PLACED) -> str:
     (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert PLACED in example
     script = tmp_path / "example.py"
-    script.write_text(example, encoding="utf-8")
+    script.write_text(example.replace(PLACED, placed), encoding="utf-8")
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(num_devices), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-W", "error", str(script)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
@@ -34,6 +39,12 @@ def test_example_learns_the_same_on_one_device_and_on_four(tmp_path):
     np.testing.assert_allclose(first, printed, atol=1.5e-3)  # rounded to 3 digits
     np.testing.assert_allclose(second, printed, atol=1.5e-3)
     np.testing.assert_allclose(first, 1, atol=0.05)  # what the example's workers are to learn
+
+
+@pytest.mark.parametrize("function", ["jax.vmap", "jax.pmap"])
+def test_example_runs_under_bare_jax_too(function, tmp_path):
+    assert BARE.format("jax.vmap") in README
+    assert run_example(tmp_path, 4, BARE.format(function)) == run_example(tmp_path, 4)
 
 
 @pytest.mark.parametrize("target", ["demo", "test"])

@@ -103,3 +103,33 @@ def test_a_function_placed_is_compiled_once(backend):
     for _ in range(3):
         x = mapped(x)
     assert len(traces) == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_stacked_values_of_another_size_than_the_workers_are_refused(backend):
+    total = gj.place(4, backend).map(lambda x: x.sum())
+    with pytest.raises((ValueError, TypeError)):
+        total(jnp.ones((8, 2)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("in_axes", [(1,), ({"x": 0},)])
+def test_axes_other_than_zero_and_none_are_refused(backend, in_axes):
+    with pytest.raises(ValueError, match="in_axes must hold 0 or None"):
+        gj.place(4, backend).map(lambda x: x, in_axes)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_single_axis_and_a_single_donated_argument_need_no_tuple(backend):
+    placement = gj.place(4, backend)
+    x = placement.scatter(np.ones((4, 100), np.float32))
+    np.testing.assert_array_equal(
+        placement.map(lambda x: x + 1, 0, donate_argnums=0)(x), np.full((4, 100), 2)
+    )
+    assert x.is_deleted()
+
+
+@pytest.mark.parametrize("backend", ["pmap", "vmap", "shard_map", "auto"])
+def test_a_placement_needs_a_device(backend):
+    with pytest.raises(ValueError, match="devices must name one device or more"):
+        gj.place(4, backend, devices=[])

@@ -30,7 +30,7 @@ def checked_round(owner: str, params: Any, round: Any, axis_name: str) -> Round:
     if round.peer.shape != (num_workers,):
         raise ValueError(
             f"{owner}: the axis {axis_name!r} has {num_workers} workers, so round.peer must have "
-            f"shape {(num_workers,)}; got {round.peer.shape}"
+            f"shape {(num_workers,)}; got {round.peer.shape}. A round is shared: in_axes=None"
         )
     check_floating(owner, params)
     return round
@@ -39,9 +39,11 @@ def checked_round(owner: str, params: Any, round: Any, axis_name: str) -> Round:
 def check_floating(owner: str, tree: Any) -> None:
     """Raises TypeError, naming the leaf, unless every leaf is of a floating-point dtype."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+        dtype = getattr(leaf, "dtype", None)
+        if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
             name = jax.tree_util.keystr(path) or "the only leaf"
             raise TypeError(
-                f"{owner}: every parameter must be floating point; {name} is {jnp.result_type(leaf)}. "
-                f"Keep other values out of the parameters, or wrap the transformation in optax.masked"
+                f"{owner}: every parameter must be an array of floating point; {name} is "
+                f"{dtype or type(leaf).__name__}. Keep other values out of the parameters, or wrap the "
+                f"transformation in optax.masked"
             )
