@@ -172,3 +172,20 @@ def test_expected_traffic_is_what_long_runs_count():
     q = 2 / 24 - 1 / 24**2
     assert expected.exchanges == pytest.approx(6 * q * 40_000)
     assert abs(counted.exchanges - expected.exchanges) < 5 * (6 * 40_000 * q) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [({"variant": "pull"}, {"variant": "push"}), ({"peers": "uniform"}, {"peers": "pairing"})],
+    ids=["variant", "peers"],
+)
+def test_the_variant_and_the_peer_rule_reach_the_protocol(first, second, digits):
+    gossip = dataclasses.replace(SMALL, protocol="gossiping_sgd", p=0.5, epochs=1)
+    distances = [
+        [
+            epoch.consensus_distance
+            for epoch in finish(dataclasses.replace(gossip, **setting), digits)[1]
+        ]
+        for setting in (first, second)
+    ]
+    assert distances[0] != distances[1]
