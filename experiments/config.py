@@ -74,7 +74,7 @@ class Config:
     """The same seed gives the same result, on every backend."""
 
     out: Path | None = None
-    """A new directory for the results; runs/DATASET-PROTOCOL-TIME where not given."""
+    """A new directory for the results; runs/DATASET-PROTOCOL-TIME-PROCESS where not given."""
 
     def checked(self) -> "Config":
         """These settings, with the moving rate filled in.

@@ -32,7 +32,7 @@ class Demo:
     """Train with all five protocols, four workers each, and compare what they reach and send."""
 
     out: Path | None = None
-    """A new directory for the runs and the picture; runs/demo-TIME where not given."""
+    """A new directory for the runs and the picture; runs/demo-TIME-PROCESS where not given."""
 
     epochs: int = SETTINGS.epochs
     """Passes over the training set, of each run."""

@@ -142,11 +142,12 @@ def train(setup: Setup, progress: Progress) -> Iterator[tuple[Progress, EpochMet
         state, losses = jax.block_until_ready(
             epoch_of_all(progress.state, setup.shards, rounds, setup.key)
         )
+        seconds = time.perf_counter() - before
         progress = Progress(
             state,
             progress.epoch + 1,
             progress.traffic + rounds_traffic(setup.config, rounds, params),
-            progress.seconds + time.perf_counter() - before,
+            progress.seconds + seconds,
         )
         yield progress, _measure(setup, progress, losses)
 

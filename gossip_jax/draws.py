@@ -1,7 +1,7 @@
 """Laws of rounds: how each worker decides whether to initiate contact, and with whom."""
 
 import dataclasses
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -99,26 +99,42 @@ def pairing(num_workers: int, p: float, period: int = 1) -> Draw:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _UniformPeers:
+class _IndependentCoins:
+    """Each worker initiates with probability p; how the peers are drawn is up to the law."""
+
     num_workers: int
     p: float
     period: int
-    weights: np.ndarray | None  # float64 [W, W], rows sum to 1
 
     def __call__(self, key: Array, step: ArrayLike) -> Round:
         step = as_int32("step", step)
         coin_key, peer_key = jax.random.split(jax.random.fold_in(key, step))
+        peer = self._peers(peer_key)
+        workers = jnp.arange(self.num_workers, dtype=peer.dtype)
+        # In 32 bits, whatever jax_enable_x64 says: the draws are the same everywhere.
+        coins = jax.random.uniform(coin_key, workers.shape, jnp.float32) < self.p
+        initiates = coins & (step % self.period == 0) & (peer != workers)
+        return Round(jnp.where(initiates, peer, -1), step)
+
+    def _peers(self, key: Array) -> Array:
+        """Integers [W]: whom each worker contacts if it does; itself, where it has nobody."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _UniformPeers(_IndependentCoins):
+    weights: np.ndarray | None  # float64 [W, W], rows sum to 1
+
+    def _peers(self, key: Array) -> Array:
         workers = jnp.arange(self.num_workers, dtype=jnp.int32)
         if self.num_workers == 1:
-            peer = workers
-        elif self.weights is None:
-            other = jax.random.randint(peer_key, workers.shape, 0, self.num_workers - 1, jnp.int32)
-            peer = other + (other >= workers).astype(other.dtype)
-        else:
-            with np.errstate(divide="ignore"):  # a weight of 0 is a logit of -inf: never drawn
-                logits = np.log(self.weights).astype(np.float32)
-            peer = jax.random.categorical(peer_key, jnp.asarray(logits))
-        return _round_of_initiators(self, coin_key, peer, step)
+            return workers
+        if self.weights is None:
+            other = jax.random.randint(key, workers.shape, 0, self.num_workers - 1, jnp.int32)
+            return other + (other >= workers).astype(other.dtype)
+        with np.errstate(divide="ignore"):  # a weight of 0 is a logit of -inf: never drawn
+            logits = np.log(self.weights).astype(np.float32)
+        return jax.random.categorical(key, jnp.asarray(logits))
 
     def contact_probability(self) -> np.ndarray:
         picks = self.p * (_uniform(self.num_workers) if self.weights is None else self.weights)
@@ -126,35 +142,19 @@ class _UniformPeers:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Pairing:
-    num_workers: int
-    p: float
-    period: int
-
-    def __call__(self, key: Array, step: ArrayLike) -> Round:
-        step = as_int32("step", step)
-        coin_key, order_key = jax.random.split(jax.random.fold_in(key, step))
-        order = jax.random.permutation(order_key, self.num_workers)
+class _Pairing(_IndependentCoins):
+    def _peers(self, key: Array) -> Array:
+        order = jax.random.permutation(key, self.num_workers)
         neighbour = np.arange(self.num_workers) ^ 1  # in order, the pairs are 0-1, 2-3, ...
         if self.num_workers % 2 == 1:
             neighbour[-1] = self.num_workers - 1  # the last in order sits out
-        peer = jnp.zeros_like(order).at[order].set(order[neighbour])
-        return _round_of_initiators(self, coin_key, peer, step)
+        return jnp.zeros_like(order).at[order].set(order[neighbour])
 
     def contact_probability(self) -> np.ndarray:
         matched = _uniform(self.num_workers)
         if self.num_workers % 2 == 1:
             matched *= (self.num_workers - 1) / self.num_workers
         return matched * (1 - (1 - self.p) ** 2)
-
-
-def _round_of_initiators(draw: Any, coin_key: Array, peer: Array, step: Array) -> Round:
-    """Tosses each worker's coin: the round in which those whose coin falls right contact `peer`."""
-    workers = jnp.arange(draw.num_workers, dtype=peer.dtype)
-    # In 32 bits, whatever jax_enable_x64 says: the draws are the same everywhere.
-    coins = jax.random.uniform(coin_key, workers.shape, jnp.float32) < draw.p
-    initiates = coins & (step % draw.period == 0) & (peer != workers)
-    return Round(jnp.where(initiates, peer, -1), step)
 
 
 def _uniform(num_workers: int) -> np.ndarray:

@@ -99,7 +99,7 @@ def mix(updates: Any, params: Any, weights: Array, contact: Array, axis_name: st
 
     if num_workers == 1:
         return updates
-    return _when(contact.any(), swap_all, _varying(updates, axis_name))
+    return when(contact.any(), swap_all, updates, axis_name)
 
 
 def when(predicate: Array, change: Callable[[Any], Any], tree: Any, axis_name: str) -> Any:

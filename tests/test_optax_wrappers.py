@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import toy
 from cases import BACKENDS
 from reference import elastic_gossip
 
@@ -20,18 +21,10 @@ oracle = elastic_gossip(ALPHA)
 def run(optimizer: Any, backend: Any, params: Any, grads: Any) -> Any:
     """The replicas [W, ...] after one update for each row of `grads` [T, W, ...]."""
 
-    def many(params, grads, rounds):
-        def step(carry, inputs):
-            params, state = carry
-            grads, round = inputs
-            updates, state = optimizer.update(grads, state, params, round=round)
-            return (optax.apply_updates(params, updates), state), None
-
-        return jax.lax.scan(step, (params, optimizer.init(params)), (grads, rounds))[0][0]
-
     grads = jax.tree.map(lambda leaf: leaf.swapaxes(0, 1), grads)
     rounds = gj.Round(PEERS, np.arange(1, len(PEERS) + 1))
-    return jax.device_get(gj.place(NUM_WORKERS, backend).map(many, (0, 0, None))(params, grads, rounds))
+    mapped = gj.place(NUM_WORKERS, backend).map(toy.scan_updates(optimizer), (0, 0, None))
+    return jax.device_get(mapped(params, grads, rounds))
 
 
 def expected(params: np.ndarray, updates: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 import reference
+import toy
 from cases import AXES, BACKENDS, CASES, Case, random_peers, telling_peers
 
 import gossip_jax as gj
@@ -104,17 +105,8 @@ def test_one_worker_is_plain_sgd_to_the_bit(case, backend, rng):
     grads = rng.normal(size=(6, 1, 5)).astype(np.float32)
 
     def run(transformation):
-        def many(params, grads, rounds):
-            def step(carry, inputs):
-                params, state = carry
-                grads, round = inputs
-                updates, state = transformation.update(grads, state, params, round=round)
-                return (optax.apply_updates(params, updates), state), None
-
-            return jax.lax.scan(step, (params, transformation.init(params)), (grads, rounds))[0][0]
-
         rounds = gj.Round(np.full((6, 1), -1), np.arange(1, 7))
-        mapped = gj.place(1, backend).map(many, in_axes=(0, 0, None))
+        mapped = gj.place(1, backend).map(toy.scan_updates(transformation), in_axes=(0, 0, None))
         return np.asarray(mapped(params, grads.swapaxes(0, 1), rounds))
 
     np.testing.assert_array_equal(run(optimizer), run(optax.with_extra_args_support(sgd)))

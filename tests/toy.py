@@ -38,6 +38,21 @@ def stack(tree: Any, num_workers: int) -> Any:
     return jax.tree.map(lambda leaf: np.broadcast_to(leaf, (num_workers, *np.shape(leaf))).copy(), tree)
 
 
+def scan_updates(optimizer: Any) -> Any:
+    """One worker's parameters after an update for each row of `grads`: `(params, grads, rounds)`."""
+
+    def many(params: Any, grads: Any, rounds: gj.Round) -> Any:
+        def step(carry, inputs):
+            params, state = carry
+            grads, round = inputs
+            updates, state = optimizer.update(grads, state, params, round=round)
+            return (optax.apply_updates(params, updates), state), None
+
+        return jax.lax.scan(step, (params, optimizer.init(params)), (grads, rounds))[0][0]
+
+    return many
+
+
 def run(case: Case, placement: gj.Placement, draw: gj.Draw, epochs: int = 2) -> gj.training.WorkerState:
     """The stacked state after some epochs."""
     optimizer = case.chain(optax.sgd(0.1, momentum=0.9, nesterov=True))

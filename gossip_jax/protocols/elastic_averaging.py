@@ -62,8 +62,7 @@ def elastic_averaging(
 
     def update(updates: Any, state: Any, params: Any = None, *, round: Any = None, **_: Any):
         round = _arguments.checked_round("elastic_averaging", params, round, axis_name)
-        num_workers = exchange.axis_size(axis_name)
-        if num_workers == 1:
+        if round.num_workers == 1:
             return updates, state
 
         def pull_together(moved):
@@ -75,7 +74,7 @@ def elastic_averaging(
                 return update - (rate.astype(theta.dtype) * (theta - c)).astype(update.dtype)
 
             def move_center(c, mean):
-                return c + (num_workers * rate).astype(c.dtype) * (mean - c)
+                return c + (round.num_workers * rate).astype(c.dtype) * (mean - c)
 
             return jax.tree.map(move_worker, updates, params, center), jax.tree.map(
                 move_center, center, mean
