@@ -26,6 +26,17 @@ def new_path(name: str) -> Path:
     return Path("runs", f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
 
 
+def make_cpu_devices(number: int) -> None:
+    """Has JAX make so many CPU devices. To be called before the first use of JAX's devices.
+
+    It changes nothing where the environment says how many to make, nor on a GPU or TPU.
+    """
+    if "JAX_NUM_CPU_DEVICES" not in os.environ and "device_count" not in os.environ.get(
+        "XLA_FLAGS", ""
+    ):
+        jax.config.update("jax_num_cpu_devices", number)
+
+
 @contextlib.contextmanager
 def reported(*mistakes: type[Exception], kept: Path | None = None) -> Iterator[None]:
     """Ends the program with a message on an interrupt, where memory is short, and on `mistakes`.

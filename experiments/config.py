@@ -3,11 +3,12 @@
 import dataclasses
 import math
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from gossip_jax import checks
 
 DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10"]
+ModelName = Literal["mlp", "resnet18"]
 ProtocolName = Literal[
     "no_communication", "all_reduce", "elastic_gossip", "gossiping_sgd", "elastic_averaging"
 ]
@@ -15,7 +16,7 @@ ProtocolName = Literal[
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Train an MLP on several workers, with one of the protocols.
+    """Train a model on several workers, with one of the protocols.
 
     The defaults are the thesis's settings for MNIST (arXiv:1812.02407), on a dataset that needs no
     download.
@@ -25,7 +26,14 @@ class Config:
     """What to learn. digits ships inside scikit-learn; the others are read with tensorflow-datasets."""
 
     data_dir: Path | None = None
-    """Where the prepared datasets of tensorflow-datasets are; its own default where not given."""
+    """Where the prepared datasets of tensorflow-datasets are. Where not given: $TFDS_DATA_DIR,
+    ~/tensorflow_datasets or, beside the checkout, shared/data/tfds."""
+
+    model: ModelName = "mlp"
+    """What learns it: a perceptron with three hidden layers, or a pre-activation ResNet-18."""
+
+    augment: bool = False
+    """Crop the training images at random, from 4 pixels of padding, and flip them left to right."""
 
     protocol: ProtocolName = "elastic_gossip"
     """How the workers communicate."""
@@ -60,11 +68,20 @@ class Config:
     momentum: float = 0.99
     """Of SGD with Nesterov momentum."""
 
+    halve_after: tuple[int, ...] = ()
+    """Epochs after each of which the learning rate is halved."""
+
     width: int = 1024
     """Units in each of the MLP's three hidden layers."""
 
     validation_examples: int | None = None
     """Held out from the training set; where not given, as the dataset's usual split has it."""
+
+    train_examples: int | None = None
+    """Train on so many of the examples that remain, drawn at random; on all where not given."""
+
+    validate_every: int = 1
+    """Epochs between two validations; the last epoch always has one."""
 
     backend: Literal["auto", "pmap", "vmap", "shard_map"] = "auto"
     """One replica a device (pmap, shard_map), or all on one (vmap). On CPU, pmap and shard_map make
@@ -82,10 +99,13 @@ class Config:
         Raises:
           ValueError: a setting is out of range.
         """
-        for name in ("workers", "period", "epochs", "batch_size", "width"):
+        for name in ("workers", "period", "epochs", "batch_size", "width", "validate_every"):
             checks.at_least_one("train", _flag(name), getattr(self, name))
-        if self.validation_examples is not None:
-            checks.at_least_one("train", _flag("validation_examples"), self.validation_examples)
+        for name in ("validation_examples", "train_examples"):
+            if getattr(self, name) is not None:
+                checks.at_least_one("train", _flag(name), getattr(self, name))
+        for epoch in self.halve_after:
+            checks.at_least_one("train", _flag("halve_after"), epoch)
         checks.probability("train", "--p", self.p)
         if self.alpha is not None:
             checks.moving_rate("train", "--alpha", self.alpha)
@@ -99,6 +119,15 @@ class Config:
                 f"--workers; got {self.batch_size} for {self.workers} workers"
             )
         return dataclasses.replace(self, alpha=self.alpha or self._default_alpha())
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the result of a run: everything, but where it runs and where files are."""
+        return {
+            field.name: list(value) if isinstance(value, tuple) else value
+            for field in dataclasses.fields(self)
+            if field.name not in ("backend", "data_dir", "out")
+            for value in [getattr(self, field.name)]
+        }
 
     def _default_alpha(self) -> float:
         # EASGD's authors take 0.9 / W: W workers pull at the centre at once.

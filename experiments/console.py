@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from experiments import run
 from experiments.run import EpochMetrics, Result
 
 _SECONDS_BETWEEN_LINES = 2.0
@@ -25,6 +26,7 @@ class EpochProgress:
         """Shows on `console` how many of `epochs` a run called `label` has done."""
         self._console, self._label, self._epochs = console, label, epochs
         self._last_line = -_SECONDS_BETWEEN_LINES
+        self._accuracy = ""
         self._has_bar = console.is_terminal and not console.is_dumb_terminal
         self._bar = Progress(
             TextColumn("{task.description}, epoch"),
@@ -49,17 +51,18 @@ class EpochProgress:
     ) -> None:
         self._bar.stop()
 
-    def update(self, metrics: EpochMetrics) -> None:
-        """Shows an epoch's metrics."""
-        speed, accuracy = metrics.updates / metrics.seconds, metrics.validation_accuracy_mean
-        figures = f"{speed:.1f} updates/s, validation {accuracy:.4f}"
-        self._bar.update(self._task, completed=metrics.epoch, figures=figures)
+    def update(self, progress: run.Progress, updates: int, metrics: EpochMetrics | None) -> None:
+        """Shows how far a run has come, after so many updates, and its metrics, if any."""
+        if metrics is not None:
+            self._accuracy = f", validation {metrics.validation_accuracy_mean:.4f}"
+        figures = f"{updates / progress.seconds:.1f} updates/s{self._accuracy}"
+        self._bar.update(self._task, completed=progress.epoch, figures=figures)
         is_due = time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES
-        if not self._has_bar and (is_due or metrics.epoch == self._epochs):
+        if not self._has_bar and (is_due or progress.epoch == self._epochs):
             self._last_line = time.monotonic()
-            left = metrics.seconds / metrics.epoch * (self._epochs - metrics.epoch)
+            left = progress.seconds / progress.epoch * (self._epochs - progress.epoch)
             time_left = datetime.timedelta(seconds=round(left))
-            self._print(f"epoch {metrics.epoch}/{self._epochs}, {figures}, left {time_left}")
+            self._print(f"epoch {progress.epoch}/{self._epochs}, {figures}, left {time_left}")
 
     def _print(self, line: str) -> None:
         self._console.print(f"{self._label}, {line}", soft_wrap=True)

@@ -1,6 +1,7 @@
 """The datasets, in memory as uint8, and their division among workers."""
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,7 +57,8 @@ def load(name: str, data_dir: Path | None = None) -> Dataset:
 
     Args:
       name: "digits", "mnist", "fashion_mnist" or "cifar10".
-      data_dir: where tensorflow-datasets keeps prepared datasets; digits has no use for it.
+      data_dir: where tensorflow-datasets keeps prepared datasets; where not given, its usual places
+        and, beside the checkout, shared/data/tfds. digits has no use for it.
 
     Raises:
       ValueError: the name is unknown, or the dataset is not prepared in `data_dir`, or damaged.
@@ -86,6 +88,19 @@ def hold_out(train: Examples, num_validation: int, key: Array) -> tuple[Examples
         Examples(train.image[kept], train.label[kept]),
         Examples(train.image[held_out], train.label[held_out]),
     )
+
+
+def first(train: Examples, num_examples: int | None) -> Examples:
+    """So many of the training examples, or all of them.
+
+    Raises:
+      ValueError: there are not so many.
+    """
+    if num_examples is not None and num_examples > len(train.label):
+        raise ValueError(
+            f"there are {len(train.label)} examples to train on; got --train-examples {num_examples}"
+        )
+    return Examples(train.image[:num_examples], train.label[:num_examples])
 
 
 def shard(train: Examples, num_workers: int) -> Examples:
@@ -127,7 +142,7 @@ def _load_prepared(name: str, data_dir: Path | None) -> Dataset:
     logging.getLogger("absl").setLevel(logging.ERROR)
     import tensorflow_datasets as tfds
 
-    where = data_dir or Path.home() / "tensorflow_datasets"
+    where = data_dir or _usual_place(name)
     remedy = (
         f"Point --data-dir at a directory that holds it, prepared as array_record, or prepare it: "
         f"pip install tensorflow; tfds build {name} --file_format=array_record --data_dir={where}"
@@ -151,6 +166,14 @@ def _load_prepared(name: str, data_dir: Path | None) -> Dataset:
     return Dataset(
         train, test, builder.info.features["label"].num_classes, white=255, **_PREPARED[name]._asdict()
     )
+
+
+def _usual_place(name: str) -> Path:
+    """$TFDS_DATA_DIR, ~/tensorflow_datasets or ../shared/data/tfds: the first that has the dataset."""
+    home = Path.home() / "tensorflow_datasets"
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data" / "tfds"
+    places = [Path(os.environ.get("TFDS_DATA_DIR") or home), home, beside]
+    return next((place for place in places if (place / name).is_dir()), places[0])
 
 
 def _read(builder: Any, split: str) -> Examples:

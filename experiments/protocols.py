@@ -14,9 +14,11 @@ from gossip_jax.traffic import Traffic
 class Protocol(NamedTuple):
     """A protocol as the command line offers it."""
 
-    chain: Callable[[Config, Any], optax.GradientTransformationExtraArgs]  # with the local optimizer
+    # With the local optimizer, and α, which may be a traced value.
+    chain: Callable[[Config, Any, Any], optax.GradientTransformationExtraArgs]
     traffic: Callable[[Config, gj.Round, Any], Traffic]  # over these rounds, of these parameters
     is_pairwise: bool  # whether it has a use for peers
+    has_moving_rate: bool  # whether it has a use for α
 
 
 def _silence(config: Config, rounds: gj.Round, params: Any) -> Traffic:
@@ -29,31 +31,48 @@ def _pairwise(config: Config, rounds: gj.Round, params: Any) -> Traffic:
 
 PROTOCOLS: dict[str, Protocol] = {
     "no_communication": Protocol(
-        lambda config, local: optax.chain(local, gj.no_communication()), _silence, False
+        lambda config, local, alpha: optax.chain(local, gj.no_communication()), _silence, False, False
     ),
     "all_reduce": Protocol(
-        lambda config, local: optax.chain(gj.all_reduce(), local),
+        lambda config, local, alpha: optax.chain(gj.all_reduce(), local),
         lambda config, rounds, params: traffic.counted_collective(rounds, params),
+        False,
         False,
     ),
     "elastic_gossip": Protocol(
-        lambda config, local: optax.chain(local, gj.elastic_gossip(config.alpha)), _pairwise, True
+        lambda config, local, alpha: optax.chain(local, gj.elastic_gossip(alpha)), _pairwise, True, True
     ),
     "gossiping_sgd": Protocol(
-        lambda config, local: optax.chain(local, gj.gossiping_sgd(config.variant)), _pairwise, True
+        lambda config, local, alpha: optax.chain(local, gj.gossiping_sgd(config.variant)),
+        _pairwise,
+        True,
+        False,
     ),
     "elastic_averaging": Protocol(
-        lambda config, local: optax.chain(local, gj.elastic_averaging(config.alpha, config.period)),
+        lambda config, local, alpha: optax.chain(local, gj.elastic_averaging(alpha, config.period)),
         lambda config, rounds, params: traffic.counted_collective(rounds, params, config.period),
         False,
+        True,
     ),
 }
 
 
-def make_optimizer(config: Config) -> optax.GradientTransformationExtraArgs:
-    """SGD with Nesterov momentum, chained with the protocol."""
-    sgd = optax.sgd(config.learning_rate, momentum=config.momentum, nesterov=True)
-    return PROTOCOLS[config.protocol].chain(config, sgd)
+def make_optimizer(
+    config: Config, alpha: Any, updates_per_epoch: int
+) -> optax.GradientTransformationExtraArgs:
+    """SGD with Nesterov momentum, chained with the protocol.
+
+    Args:
+      config: the settings.
+      alpha: the moving rate, for which a traced value will do.
+      updates_per_epoch: tells after which updates the learning rate is halved.
+    """
+    rate = config.learning_rate
+    if config.halve_after:
+        halvings = {epoch * updates_per_epoch: 0.5 for epoch in config.halve_after}
+        rate = optax.piecewise_constant_schedule(config.learning_rate, halvings)
+    sgd = optax.sgd(rate, momentum=config.momentum, nesterov=True)
+    return PROTOCOLS[config.protocol].chain(config, sgd, alpha)
 
 
 def make_draw(config: Config) -> gj.Draw:

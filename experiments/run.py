@@ -1,20 +1,20 @@
 """A run, from settings to figures. Nothing here prints or writes a file."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 import gossip_jax as gj
-from experiments import data, memory
+from experiments import data
 from experiments.config import Config
 from experiments.data import Dataset, Examples
-from experiments.models import MLP
-from experiments.protocols import PROTOCOLS, make_draw, make_optimizer
-from experiments.task import classification
+from experiments.program import Program, Programs
+from experiments.protocols import PROTOCOLS, make_draw
 from gossip_jax import keys, metrics, traffic, training
 from gossip_jax.keys import Purpose
 from gossip_jax.training import WorkerState
@@ -26,15 +26,11 @@ class Setup(NamedTuple):
     config: Config
     key: Array
     draw: gj.Draw
-    placement: gj.Placement
+    program: Program
     shards: Examples  # the training set, divided among workers: [W, n, ...], on their devices
     validation: Examples
     test: Examples
     updates_per_epoch: int
-    init: Callable[[Array], WorkerState]  # of all workers, stacked
-    epoch: Any  # compiled with .lower(): (state, shards, rounds, key) -> (state, losses [W])
-    score: Callable[[Any, Any, Examples], Array]  # (params, model_state, examples) -> hits [W]
-    score_one: Callable[[Any, Any, Examples], Array]  # the same for one replica
 
 
 class Progress(NamedTuple):
@@ -75,81 +71,95 @@ class Result(NamedTuple):
     updates_per_second: float
 
 
-def set_up(config: Config, dataset: Dataset) -> Setup:
+def set_up(config: Config, dataset: Dataset, programs: Programs | None = None) -> Setup:
     """Divides the data, places the workers, and makes the functions of the run.
+
+    Args:
+      config: the settings.
+      dataset: the one that they name.
+      programs: the programs of that dataset made so far; runs that share them compile less.
 
     Raises:
       ValueError: the settings do not fit each other, the dataset or the devices.
     """
     config = config.checked()
-    placement = gj.place(config.workers, config.backend)
-    optimizer = make_optimizer(config)
-    task = classification(MLP(dataset.num_classes, config.width), dataset)
     key = keys.run_key(config.seed)
-
     num_validation = config.validation_examples or dataset.num_validation
     train, validation = data.hold_out(dataset.train, num_validation, key)
-    shards = data.shard(train, config.workers)
+    shards = data.shard(data.first(train, config.train_examples), config.workers)
     shard_size, batch_size = shards.label.shape[1], config.batch_size // config.workers
     if batch_size > shard_size:
         raise ValueError(
             f"--batch-size {config.batch_size} takes {batch_size} examples from each worker, whose "
             f"shard has {shard_size}: at most {shard_size * config.workers} can be taken in all"
         )
-
-    def init_worker(key: Array) -> WorkerState:
-        return training.init_worker(*task.init(key), optimizer)
-
+    updates_per_epoch = shard_size // batch_size
+    program = (programs or Programs(dataset))(config, updates_per_epoch)
     return Setup(
         config,
         key,
         make_draw(config),
-        placement,
-        placement.scatter(shards),
+        program,
+        program.placement.scatter(shards),
         validation,
         dataset.test,
-        updates_per_epoch=shard_size // batch_size,
-        init=placement.map(init_worker, in_axes=(None,)),
-        epoch=placement.map(
-            training.train_epoch(task.loss, optimizer, batch_size),
-            in_axes=(0, 0, None, None),
-            donate_argnums=(0,),
-        ),
-        score=placement.map(task.num_correct, in_axes=(0, 0, None)),
-        score_one=jax.jit(task.num_correct),
+        updates_per_epoch,
     )
 
 
 def start(setup: Setup) -> Progress:
     """A run before its first update: every worker holds the same replica."""
-    state = setup.init(keys.derive(setup.key, Purpose.INITIALISE))
+    state = setup.program.init(keys.derive(setup.key, Purpose.INITIALISE))
     return Progress(state, 0, traffic.silence(setup.config.workers), 0.0)
 
 
-def train(setup: Setup, progress: Progress) -> Iterator[tuple[Progress, EpochMetrics]]:
-    """Trains to the last epoch, and yields after each. The progress it is given is used up."""
-    rounds_traffic = PROTOCOLS[setup.config.protocol].traffic
-    params = jax.eval_shape(metrics.mean_replica, progress.state.params)  # the shapes of a replica
-    # Compiled ahead, so that no epoch's time holds it.
-    epoch_of_all = setup.epoch.lower(
-        progress.state, setup.shards, _rounds(setup, 0), setup.key
-    ).compile()
-    memory.trim()
+def train(setup: Setup, progress: Progress) -> Iterator[tuple[Progress, EpochMetrics | None]]:
+    """Trains to the last epoch, and yields after each. The progress it is given is used up.
 
-    while progress.epoch < setup.config.epochs:
-        rounds = _rounds(setup, progress.epoch)
+    Metrics are None after an epoch that is not validated.
+    """
+    for (after_epoch,) in train_together([setup], [progress]):
+        yield after_epoch
+
+
+def train_together(
+    setups: Sequence[Setup], runs: Sequence[Progress]
+) -> Iterator[list[tuple[Progress, EpochMetrics | None]]]:
+    """Trains several runs in one program, a step of all at a time: as `train` does one.
+
+    Args:
+      setups: of runs that differ in their seed only.
+      runs: how far each has come, all to the same epoch. They are used up.
+    """
+    config, program = setups[0].config, setups[0].program
+    rounds_traffic = PROTOCOLS[config.protocol].traffic
+    params = jax.eval_shape(metrics.mean_replica, runs[0].state.params)  # the shapes of a replica
+    shards = _stack([setup.shards for setup in setups], axis=1)
+    key = _stack([setup.key for setup in setups])
+    alpha = jnp.float32(config.alpha)
+
+    while runs[0].epoch < config.epochs:
+        states = _stack([progress.state for progress in runs], axis=1)
+        drawn = [_rounds(setup, runs[0].epoch) for setup in setups]
+        inputs = jax.block_until_ready((states, shards, _stack(drawn), key, alpha))
+        program.compile_epoch(*inputs)  # ahead, so that no epoch's time holds it
         before = time.perf_counter()
-        state, losses = jax.block_until_ready(
-            epoch_of_all(progress.state, setup.shards, rounds, setup.key)
-        )
-        seconds = time.perf_counter() - before
-        progress = Progress(
-            state,
-            progress.epoch + 1,
-            progress.traffic + rounds_traffic(setup.config, rounds, params),
-            progress.seconds + seconds,
-        )
-        yield progress, _measure(setup, progress, losses)
+        states, losses = jax.block_until_ready(program.epoch(*inputs))
+        seconds = (time.perf_counter() - before) / len(setups)
+        runs = [
+            Progress(
+                state,
+                progress.epoch + 1,
+                progress.traffic + rounds_traffic(config, rounds, params),
+                progress.seconds + seconds,
+            )
+            for progress, state, rounds in zip(runs, _unstack(states, len(setups)), drawn, strict=True)
+        ]
+        is_due = runs[0].epoch % config.validate_every == 0 or runs[0].epoch == config.epochs
+        yield [
+            (progress, _measure(setup, progress, loss) if is_due else None)
+            for setup, progress, loss in zip(setups, runs, _unstack(losses, len(setups)), strict=True)
+        ]
 
 
 def result(setup: Setup, progress: Progress) -> Result:
@@ -159,9 +169,9 @@ def result(setup: Setup, progress: Progress) -> Result:
     # The mean replica, with what is not a parameter from worker 0, on one device.
     params, model_state = jax.device_put(
         (metrics.mean_replica(state.params), jax.tree.map(lambda leaf: leaf[0], state.model_state)),
-        setup.placement.devices[0],
+        setup.program.placement.devices[0],
     )
-    right = setup.score_one(params, model_state, test)
+    right = setup.program.score_one(params, model_state, test)
     updates = progress.epoch * setup.updates_per_epoch
     sent = float(progress.traffic.bytes_sent.mean())
     all_reduce = traffic.expected_collective(setup.config.workers, params, updates)
@@ -196,10 +206,24 @@ def _measure(setup: Setup, progress: Progress, losses: Array) -> EpochMetrics:
 
 def _accuracy(setup: Setup, state: WorkerState, examples: Examples) -> np.ndarray:
     """Of each worker: float64 [W]."""
-    return np.asarray(setup.score(state.params, state.model_state, examples)) / len(examples.label)
+    return np.asarray(setup.program.score(state.params, state.model_state, examples)) / len(
+        examples.label
+    )
 
 
 def _rounds(setup: Setup, epoch: int) -> gj.Round:
     """The rounds of an epoch, counted from 0."""
     updates = setup.updates_per_epoch
     return training.draw_rounds(setup.draw, setup.key, epoch * updates + 1, updates)
+
+
+def _stack(trees: Sequence[Any], axis: int = 0) -> Any:
+    """The values of several runs along a new axis; those of a single run as they are."""
+    return trees[0] if len(trees) == 1 else jax.tree.map(lambda *x: jnp.stack(x, axis), *trees)
+
+
+def _unstack(tree: Any, num_runs: int) -> list[Any]:
+    """The values of each run, from stacked ones [W, S, ...]."""
+    if num_runs == 1:
+        return [tree]
+    return [jax.tree.map(lambda leaf, i=i: leaf[:, i], tree) for i in range(num_runs)]

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
 
+from experiments.augmentation import random_crop_and_flip
 from experiments.data import Dataset, Examples
 from gossip_jax.metrics import num_correct
 from gossip_jax.training import Loss
@@ -21,12 +23,13 @@ class Task(NamedTuple):
     num_correct: Callable[[Any, Any, Examples], Array]  # (params, model_state, examples) -> int32
 
 
-def classification(model: nn.Module, dataset: Dataset) -> Task:
+def classification(model: nn.Module, dataset: Dataset, augment: bool = False) -> Task:
     """The task of naming the class of each image.
 
     Args:
       model: from images [B, height, width, channels], float32, and `train` to logits [B, classes].
       dataset: what to learn.
+      augment: crop and flip the images that are trained on.
     """
     # What the functions below need of the dataset, so that they do not keep all of it in memory.
     white, shape = dataset.white, dataset.train.image.shape[1:]
@@ -41,9 +44,13 @@ def classification(model: nn.Module, dataset: Dataset) -> Task:
         return variables.pop("params"), variables
 
     def loss(params: Any, model_state: Any, batch: Examples, key: Array) -> tuple[Array, Any]:
+        image = batch.image
+        if augment:
+            key, augment_key = jax.random.split(key)
+            image = random_crop_and_flip(augment_key, image)
         logits, model_state = model.apply(
             {"params": params, **model_state},
-            normalise(batch.image),
+            normalise(image),
             train=True,
             rngs={"dropout": key},
             mutable=list(model_state),

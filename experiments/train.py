@@ -1,14 +1,12 @@
 """Trains a model on several workers with one protocol: `python -m experiments.train --help`."""
 
 import math
-import os
 
-import jax
 import tyro
 from rich.console import Console
 
 from experiments import data, memory, run
-from experiments.cli import make_console, new_path, reported
+from experiments.cli import make_console, make_cpu_devices, new_path, reported
 from experiments.config import Config
 from experiments.console import EpochProgress, result_table
 from experiments.run_directory import RunDirectory, require_free
@@ -23,7 +21,8 @@ def main() -> None:
         config = config.checked()
         out = config.out or new_path(f"{config.dataset}-{config.protocol}")
         require_free(out)
-        make_cpu_devices(config)
+        if config.backend in ("pmap", "shard_map"):
+            make_cpu_devices(config.workers)
         setup = run.set_up(config, data.load(config.dataset, config.data_dir))
         directory = RunDirectory(out)
         directory.write_config(setup)
@@ -41,23 +40,13 @@ def train(setup: run.Setup, directory: RunDirectory, console: Console) -> run.Re
     """Trains from the start to the last epoch, with progress shown and the run's files written."""
     with EpochProgress(console, setup.config.protocol, setup.config.epochs) as shown:
         start = progress = run.start(setup)
-        for progress, metrics in run.train(setup, start):  # noqa: B007
-            directory.append_metrics(metrics)
-            shown.update(metrics)
+        for progress, metrics in run.train(setup, start):
+            if metrics is not None:
+                directory.append_metrics(metrics)
+            shown.update(progress, progress.epoch * setup.updates_per_epoch, metrics)
     result = run.result(setup, progress)
     directory.write_result(result)
     return result
-
-
-def make_cpu_devices(config: Config) -> None:
-    """Has JAX make a CPU device for each worker, where the backend wants that.
-
-    It changes nothing where the environment says how many to make, nor on a GPU or TPU. To be
-    called before the first use of JAX's devices.
-    """
-    said = "JAX_NUM_CPU_DEVICES" in os.environ or "device_count" in os.environ.get("XLA_FLAGS", "")
-    if config.backend in ("pmap", "shard_map") and not said:
-        jax.config.update("jax_num_cpu_devices", config.workers)
 
 
 if __name__ == "__main__":

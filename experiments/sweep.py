@@ -1,0 +1,230 @@
+"""Runs what is missing of many runs: in any order, stopped at any moment, never one twice."""
+
+import dataclasses
+import datetime
+import fcntl
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from experiments import data, records, run
+from experiments.checkpoints import Checkpoints
+from experiments.config import Config
+from experiments.console import EpochProgress
+from experiments.data import Dataset
+from experiments.program import Programs
+from experiments.provenance import surroundings
+from experiments.records import Record
+from experiments.rows import Row, Table
+from experiments.run import EpochMetrics, Progress, Setup
+from gossip_jax.traffic import Traffic
+
+
+class Job(NamedTuple):
+    """A run that is wanted."""
+
+    label: str  # of its row
+    group: str  # of its table
+    name: str  # equal for the seeds of a row
+    config: Config
+
+    def record_path(self, results: Path) -> Path:
+        """Where its record is, once it has finished."""
+        return records.path_of(results, self.group, self.name, self.config.seed)
+
+    def checkpoints(self, results: Path) -> Checkpoints:
+        """Its checkpoints, as long as it has not."""
+        return Checkpoints(
+            results / "checkpoints" / self.group / self.name / f"seed-{self.config.seed}"
+        )
+
+    def record(self, results: Path) -> Record | None:
+        """Its record; None where it has not finished.
+
+        Raises:
+          ValueError: the file that should be its record is not.
+        """
+        path = self.record_path(results)
+        return records.read_expected(path, self.config.settings()) if path.exists() else None
+
+
+def jobs_of(
+    table: Table,
+    rows: Sequence[Row],
+    seeds: Sequence[int],
+    epochs: int | None = None,
+    train_examples: int | None = None,
+    backend: str = "auto",
+    data_dir: Path | None = None,
+) -> list[Job]:
+    """The runs of these rows with these seeds: row by row.
+
+    Raises:
+      ValueError: the settings of a row are out of range.
+    """
+    configs = [(row, row.run(seed, epochs, train_examples)) for row in rows for seed in seeds]
+    return [
+        Job(
+            row.label,
+            table.group,
+            row.name(config),
+            dataclasses.replace(config, backend=backend, data_dir=data_dir),
+        )
+        for row, config in configs
+    ]
+
+
+def run_missing(
+    jobs: Sequence[Job],
+    results: Path,
+    console: Console,
+    together: int = 1,
+    deadline: float | None = None,
+) -> bool:
+    """Runs those jobs that have no record yet, each from its last checkpoint.
+
+    Args:
+      jobs: the runs that are wanted, the most urgent first.
+      results: the directory of records and checkpoints.
+      console: to show progress on.
+      together: how many seeds of a row to train in one program.
+      deadline: on `time.monotonic`'s clock; no epoch begins after it.
+
+    Returns:
+      Whether all have finished.
+
+    Raises:
+      ValueError: a record or checkpoint is damaged or of other settings, the data cannot be read, or
+        another process is at work here.
+      OSError: a file cannot be written. What finished before is kept.
+    """
+    missing = [job for job in jobs if job.record(results) is None]
+    if len(missing) < len(jobs):
+        console.print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are there already")
+    datasets: dict[str, tuple[Dataset, Programs]] = {}
+    with _only_one_process(results):
+        for group in _groups(missing, together):
+            config = group[0].config
+            if config.dataset not in datasets:
+                dataset = data.load(config.dataset, config.data_dir)
+                datasets[config.dataset] = dataset, Programs(dataset)
+            setups = [run.set_up(job.config, *datasets[config.dataset]) for job in group]
+            if not _finish(group, setups, results, console, deadline):
+                return False
+    return True
+
+
+class _Run:
+    """A run at work: its progress, and what its record will say."""
+
+    def __init__(self, job: Job, setup: Setup, results: Path):
+        self.job, self.setup = job, setup
+        self.checkpoints = job.checkpoints(results)
+        self._record_path = job.record_path(results)
+        self._metrics: list[EpochMetrics] = []
+        self._provenance: list[dict[str, Any]] = []
+
+    def begin(self, epoch: int) -> Progress:
+        """From the checkpoint of that epoch; 0 is the start."""
+        progress = self._restore(epoch) if epoch else run.start(self.setup)
+        began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        here = {"from_epoch": epoch, "began": began} | surroundings(self.setup.program.placement)
+        self._provenance.append(here)
+        return progress
+
+    def _restore(self, epoch: int) -> Progress:
+        program = self.setup.program
+        state, notes = self.checkpoints.restore(epoch, jax.eval_shape(program.init, self.setup.key))
+        path = self.checkpoints.path / str(epoch)
+        records.require_equal(path, notes["settings"], self.job.config.settings())
+        self._metrics = [records.metrics_from(metrics) for metrics in notes["metrics"]]
+        self._provenance = notes["provenance"]
+        sent = Traffic(notes["exchanges"], np.array(notes["bytes_sent"]))
+        return Progress(program.placement.scatter(state), epoch, sent, notes["seconds"])
+
+    def keep(self, progress: Progress, metrics: EpochMetrics | None) -> None:
+        """Writes a checkpoint, or, after the last epoch, the record."""
+        self._metrics += [metrics] if metrics is not None else []
+        settings = self.job.config.settings()
+        if progress.epoch < self.job.config.epochs:
+            notes = {
+                "settings": settings,
+                "exchanges": progress.traffic.exchanges,
+                "bytes_sent": progress.traffic.bytes_sent.tolist(),
+                "seconds": progress.seconds,
+                "metrics": [metrics._asdict() for metrics in self._metrics],
+                "provenance": self._provenance,
+            }
+            self.checkpoints.save(progress.epoch, progress.state, notes)
+        else:
+            result = run.result(self.setup, progress)
+            records.write(
+                self._record_path, Record(settings, result, tuple(self._metrics), self._provenance)
+            )
+            self.checkpoints.delete()
+
+
+def _finish(
+    group: Sequence[Job],
+    setups: Sequence[Setup],
+    results: Path,
+    console: Console,
+    deadline: float | None,
+) -> bool:
+    """Trains jobs that differ in their seed; False where time was up before they had finished."""
+    runs = [_Run(job, setup, results) for job, setup in zip(group, setups, strict=True)]
+    # A run may have been stopped when only some of the seeds had written their checkpoint.
+    common = set.intersection(*(set(one.checkpoints.epochs()) for one in runs))
+    progress = [one.begin(max(common, default=0)) for one in runs]
+    seeds = [job.config.seed for job in group]
+    label = f"{group[0].label} seed {seeds[0]}" + (f" to {seeds[-1]}" if len(seeds) > 1 else "")
+
+    def is_time_up() -> bool:
+        return deadline is not None and time.monotonic() >= deadline
+
+    if is_time_up():
+        return False
+    with EpochProgress(console, label, group[0].config.epochs) as shown:
+        for after_epoch in run.train_together(setups, progress):
+            for one, (progress_of_one, metrics) in zip(runs, after_epoch, strict=True):
+                one.keep(progress_of_one, metrics)
+            last, metrics = after_epoch[0]
+            shown.update(last, last.epoch * setups[0].updates_per_epoch, metrics)
+            if last.epoch < group[0].config.epochs and is_time_up():
+                return False
+    return True
+
+
+def _groups(jobs: Sequence[Job], together: int) -> Iterator[list[Job]]:
+    """Jobs that follow each other and differ only in their seed, at most so many at a time."""
+    group: list[Job] = []
+    for job in jobs:
+        is_full = len(group) == together
+        if group and (is_full or (job.group, job.name) != (group[0].group, group[0].name)):
+            yield group
+            group = []
+        group.append(job)
+    if group:
+        yield group
+
+
+@contextmanager
+def _only_one_process(results: Path) -> Iterator[None]:
+    """Two processes at once would write each other's checkpoints."""
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        lock = (results / ".lock").open("w")
+    except OSError as error:
+        raise OSError(f"--out {results} cannot be used: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"another process is running into {results}; name another --out") from None
+        yield
