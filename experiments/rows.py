@@ -33,12 +33,19 @@ class Row:
 
     def run(self, seed: int, epochs: int | None = None, train_examples: int | None = None) -> Config:
         """The settings of one run of this row, of the table's length where none is given."""
-        epochs = epochs or self.config.epochs
+        epochs = self.config.epochs if epochs is None else epochs
+        validation_examples = self.config.validation_examples
+        if train_examples is None:
+            train_examples = self.config.train_examples
+        elif validation_examples is not None:
+            # Validation is not to take longer than such a training.
+            validation_examples = min(validation_examples, max(train_examples // 5, 1))
         return dataclasses.replace(
             self.config,
             seed=seed,
             epochs=epochs,
-            train_examples=train_examples or self.config.train_examples,
+            train_examples=train_examples,
+            validation_examples=validation_examples,
             validate_every=max(1, epochs // 25),  # some 25 points for a curve
         ).checked()
 

@@ -1,0 +1,153 @@
+"""What records say of the rows of tables: means over seeds, and differences with their confidence."""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from experiments import records
+from experiments.records import Record
+from experiments.rows import Row, Table
+
+SEED_NOISE = {"mnist": 0.00045}
+"""The standard deviation of a run's accuracy over seeds, by group of tables, as far as it was published:
+the thesis author's four single-worker runs. It stands in where rows were run with one seed."""
+
+
+class Length(NamedTuple):
+    """How long a run is, and on how much of the data."""
+
+    epochs: int
+    train_examples: int | None  # None: on all
+
+
+@dataclasses.dataclass(frozen=True)
+class RowRuns:
+    """The runs of a row that have one length: one for each seed, in their order."""
+
+    table: Table
+    row: Row
+    length: Length
+    records: tuple[Record, ...]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether they are as long as the thesis's."""
+        config = self.row.config
+        return self.length == (config.epochs, config.train_examples)
+
+    def figures(self, name: str) -> np.ndarray:
+        """A figure of their results: float64 [n]."""
+        return np.array([getattr(record.result, name) for record in self.records], np.float64)
+
+
+class Results:
+    """The records in a directory, by the rows of the tables that they belong to."""
+
+    def __init__(self, directory: Path, tables: Sequence[Table]):
+        """Reads all of them.
+
+        Raises:
+          ValueError: one is damaged, was edited, or is of other settings than its row; it names it.
+          OSError: one cannot be read.
+        """
+        self.tables = tuple(tables)
+        self.strangers: list[Path] = []
+        """Records that belong to no row of these tables."""
+        self.records: dict[Path, Record] = {}
+        found: dict[tuple[str, str, Length], list[Record]] = {}
+        rows = [(table, row) for table in tables for row in table.rows]
+        for path in sorted((directory / "runs").glob("*/*/seed-*.json"), key=_by_seed):
+            record = self.records[path] = records.read(path)
+            group, name = path.parent.parent.name, path.parent.name
+            seed, *length = (record.settings.get(key) for key in ("seed", "epochs", "train_examples"))
+            owners = 0
+            for table, row in rows:
+                if table.group != group:
+                    continue
+                config = row.run(seed, *length)
+                if row.name(config) == name:
+                    records.require_equal(path, record.settings, config.settings())
+                    found.setdefault((table.name, row.label, Length(*length)), []).append(record)
+                    owners += 1
+            if not owners:
+                self.strangers.append(path)
+        self._runs: dict[tuple[str, str], list[RowRuns]] = {}
+        for table, row in rows:
+            of_row = [
+                RowRuns(table, row, length, tuple(found_records))
+                for (table_name, label, length), found_records in found.items()
+                if (table_name, label) == (table.name, row.label)
+            ]
+            self._runs[table.name, row.label] = sorted(
+                of_row, key=lambda runs: (runs.is_full, runs.length.epochs), reverse=True
+            )
+
+    def runs(self, table: str, label: str) -> list[RowRuns]:
+        """The runs of a row, of each length there is: the thesis's first, then from the longest down."""
+        return self._runs[table, label]
+
+    def full(self, table: str, label: str) -> RowRuns | None:
+        """The runs of a row that are as long as the thesis's; None where there are none."""
+        return next((runs for runs in self.runs(table, label) if runs.is_full), None)
+
+    def lengths(self, table: str) -> list[Length]:
+        """The lengths of a table's runs, from the longest down."""
+        found = {
+            runs.length for (name, _), of_row in self._runs.items() if name == table for runs in of_row
+        }
+        return sorted(found, key=lambda length: (length.train_examples is None, length), reverse=True)
+
+    def of_length(self, table: str, label: str, length: Length) -> RowRuns | None:
+        """The runs of a row that have one length."""
+        return next((runs for runs in self.runs(table, label) if runs.length == length), None)
+
+
+class Interval(NamedTuple):
+    """An estimate and its confidence interval."""
+
+    estimate: float
+    low: float
+    high: float
+    basis: str  # what the interval rests on
+
+
+def contrast(
+    terms: Iterable[tuple[float, np.ndarray]], confidence: float, noise: float | None
+) -> Interval:
+    """A weighted sum of means over seeds, `Σ c_i mean(x_i)`, with a confidence interval.
+
+    Where each x_i holds two runs or more, their own variances are used (Welch's interval). Else
+    all are taken to vary by `noise`, and where that is not known the interval is infinite.
+
+    Args:
+      terms: pairs of a coefficient c_i and the runs' figures x_i, float [n_i].
+      confidence: of the interval, such as 0.95.
+      noise: the standard deviation of one run.
+    """
+    terms = [(c, np.asarray(x, np.float64)) for c, x in terms]
+    estimate = float(sum(c * x.mean() for c, x in terms))
+    if all(len(x) >= 2 for _, x in terms):
+        variances = [c**2 * x.var(ddof=1) / len(x) for c, x in terms]
+        total = sum(variances)
+        freedom = total**2 / max(
+            sum(v**2 / (len(x) - 1) for v, (_, x) in zip(variances, terms, strict=True)), 1e-300
+        )
+        half = stats.t.ppf((1 + confidence) / 2, max(freedom, 1.0)) * total**0.5
+        basis = "over seeds (Welch)"
+    elif noise is not None:
+        total = sum(c**2 * noise**2 / len(x) for c, x in terms)
+        half = stats.norm.ppf((1 + confidence) / 2) * total**0.5
+        basis = f"seed noise of {noise} assumed"
+    else:
+        half, basis = float("inf"), "one seed, and no known noise"
+    return Interval(estimate, estimate - half, estimate + half, basis)
+
+
+def _by_seed(path: Path) -> tuple[str, int]:
+    seed = path.stem.removeprefix("seed-")
+    return str(path.parent), int(seed) if seed.isdecimal() else -1
