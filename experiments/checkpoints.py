@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import logging
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,12 @@ import orbax.checkpoint as ocp
 from experiments import strict_json
 
 _KEPT = 2  # of runs that train together one may be an epoch ahead when they are stopped
+_CHECKSUMS = "sha256.json"  # of the other files in a checkpoint
+_SPARE = 1_000_000  # bytes that the files of a checkpoint may take beside the arrays
+
+# What these log of an error, with tracebacks, is in the exception as well.
+for _name in ("absl", "asyncio"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 
 class Checkpoints:
@@ -28,7 +36,7 @@ class Checkpoints:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def save(self, epoch: int, state: Any, notes: dict[str, Any]) -> None:
-        """Writes a checkpoint: it is there, whole, or not at all. Older ones go, but for one.
+        """Writes a checkpoint: it is there, whole, or not at all. Others go, but for the one before.
 
         Args:
           epoch: how many were trained.
@@ -38,20 +46,25 @@ class Checkpoints:
         Raises:
           OSError: it cannot be written; the ones before are as they were.
         """
-        leaves = _leaves(jax.device_get(state))
         noted = np.frombuffer(strict_json.dumps(notes).encode(), np.uint8)
-        content = {"leaves": leaves, "notes": noted, "digest": _digest(leaves, noted)}
+        content = {"leaves": _leaves(jax.device_get(state)), "notes": noted}
+        path, unfinished = self.path / str(epoch), self.path / f"{epoch}.unfinished"
         try:
             self._remove_unfinished()
+            self.path.mkdir(parents=True, exist_ok=True)
+            _require_space(self.path, content)
             with ocp.PyTreeCheckpointer() as checkpointer:
-                checkpointer.save(self.path / str(epoch), content, force=True)
+                checkpointer.save(unfinished, content)
+            (unfinished / _CHECKSUMS).write_text(json.dumps(_checksums(unfinished)), encoding="utf-8")
+            shutil.rmtree(path, ignore_errors=True)
+            os.replace(unfinished, path)
         except Exception as error:  # of whatever kind orbax and its backends raise
             self._remove_unfinished()
-            raise OSError(
-                f"the checkpoint {self.path / str(epoch)} cannot be written: {_brief(error)}"
-            ) from error
-        for old in self.epochs()[:-_KEPT]:
-            shutil.rmtree(self.path / str(old))
+            raise OSError(f"the checkpoint {path} cannot be written: {_brief(error)}") from error
+        # Later ones are of a course that was given up.
+        kept = [saved for saved in self.epochs() if saved <= epoch][-_KEPT:]
+        for other in set(self.epochs()) - set(kept):
+            shutil.rmtree(self.path / str(other))
 
     def restore(self, epoch: int, like: Any) -> tuple[Any, dict[str, Any]]:
         """Reads a checkpoint.
@@ -69,18 +82,21 @@ class Checkpoints:
         path = self.path / str(epoch)
         expected = _leaves(like)
         as_numpy = ocp.RestoreArgs(restore_type=np.ndarray)
-        target = {"leaves": expected, "notes": 0, "digest": 0}
+        target = {"leaves": expected, "notes": 0}
         try:
+            _require_whole(path)
             with ocp.PyTreeCheckpointer() as checkpointer:
                 content = checkpointer.restore(
                     path, item=target, restore_args=jax.tree.map(lambda _: as_numpy, target)
                 )
             leaves, noted = content["leaves"], content["notes"]
-            if not np.array_equal(content["digest"], _digest(leaves, noted)):
-                raise ValueError("its content does not match its checksum")
             for name, leaf in leaves.items():
-                if (leaf.shape, leaf.dtype) != (expected[name].shape, expected[name].dtype):
-                    raise ValueError(f"{name} is {leaf.dtype}{list(leaf.shape)}")
+                here = expected[name]
+                if (leaf.shape, leaf.dtype) != (here.shape, here.dtype):
+                    raise ValueError(
+                        f"{name} is {leaf.dtype}{list(leaf.shape)} there, "
+                        f"{here.dtype}{list(here.shape)} here"
+                    )
         except Exception as error:  # of whatever kind orbax and its backends raise
             raise ValueError(
                 f"the checkpoint {path} cannot be used: {_brief(error)}. Delete it to go on from the "
@@ -95,7 +111,7 @@ class Checkpoints:
 
     def _remove_unfinished(self) -> None:
         """Deletes what a save that did not come to its end left behind."""
-        for path in self.path.glob("*.orbax-checkpoint-tmp*"):
+        for path in self.path.glob("*.unfinished*"):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -104,13 +120,35 @@ def _leaves(state: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(state)}
 
 
-def _digest(leaves: dict[str, np.ndarray], noted: np.ndarray) -> np.ndarray:
-    """SHA-256 of everything: what is stored beneath has no checksum of the arrays (orbax 0.12)."""
-    digest = hashlib.sha256(noted.tobytes())
-    for name in sorted(leaves):
-        digest.update(f"{name} {leaves[name].dtype} {leaves[name].shape}".encode())
-        digest.update(np.ascontiguousarray(leaves[name]).data)
-    return np.frombuffer(digest.digest(), np.uint8)
+def _checksums(path: Path) -> dict[str, str]:
+    """SHA-256 of each file in a checkpoint."""
+    digests = {}
+    for file in sorted(path.rglob("*")):
+        if file.is_file() and file.name != _CHECKSUMS:
+            with file.open("rb") as opened:
+                digest = hashlib.file_digest(opened, "sha256").hexdigest()
+            digests[file.relative_to(path).as_posix()] = digest
+    return digests
+
+
+def _require_whole(path: Path) -> None:
+    """Raises ValueError unless every file is as it was written.
+
+    Orbax 0.12 has no checksum of the arrays; and where it meets a damaged file it fails while it reads
+    others, and those threads then print tracebacks.
+    """
+    found = _checksums(path)
+    for name, checksum in json.loads((path / _CHECKSUMS).read_bytes()).items():
+        if found.get(name) != checksum:
+            raise ValueError(f"its file {name} is {'damaged' if name in found else 'missing'}")
+
+
+def _require_space(path: Path, content: Any) -> None:
+    """Raises OSError where a disk is full; orbax, too, would, after tracebacks from its threads."""
+    needed = sum(leaf.nbytes for leaf in jax.tree.leaves(content)) + _SPARE
+    free = shutil.disk_usage(path).free
+    if free < needed:
+        raise OSError(f"it takes up to {needed / 1e6:.0f} MB, and {free / 1e6:.0f} MB are free")
 
 
 def _brief(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """Finished runs as files: what a run was, what came out, and on what it ran."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -30,7 +31,11 @@ def path_of(results: Path, group: str, name: str, seed: int) -> Path:
 
 
 def write(path: Path, record: Record) -> None:
-    """Writes a record: the file is there, whole, or not at all."""
+    """Writes a record: the file is there, whole, or not at all.
+
+    Raises:
+      OSError: it cannot be written; it names the file. What was there before is as it was.
+    """
     content = {
         "format": FORMAT,
         "settings": record.settings,
@@ -40,10 +45,15 @@ def write(path: Path, record: Record) -> None:
     }
     content = json.loads(strict_json.dumps(content))
     content["sha256"] = _digest(content)
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    partial.write_text(strict_json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(strict_json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        os.replace(partial, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise OSError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def read(path: Path) -> Record:
@@ -60,17 +70,16 @@ def read(path: Path) -> Record:
                 f"{path} has format {content['format']!r}, and this version reads {FORMAT}: name "
                 f"another --out, or delete the file to have it run again"
             )
-        digest = content.pop("sha256")
+        if content.pop("sha256") != _digest(content):
+            raise ValueError(f"{path} was changed after it was written, or is damaged; {_REMEDY}")
+        return Record(
+            content["settings"],
+            Result(**_with_nan(content["result"])),
+            tuple(metrics_from(metrics) for metrics in content["metrics"]),
+            content["provenance"],
+        )
     except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is damaged; {_REMEDY}") from error
-    if digest != _digest(content):
-        raise ValueError(f"{path} was changed after it was written, or is damaged; {_REMEDY}")
-    return Record(
-        content["settings"],
-        Result(**_with_nan(content["result"])),
-        tuple(metrics_from(metrics) for metrics in content["metrics"]),
-        content["provenance"],
-    )
 
 
 def metrics_from(figures: dict[str, Any]) -> EpochMetrics:

@@ -4,14 +4,23 @@ import dataclasses
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from experiments.config import Config
 from experiments.protocols import PROTOCOLS
+from gossip_jax import checks
 
 DIRECTORY = Path(__file__).parent / "tables"
 
 _IN_EVERY_NAME = {"protocol", "workers", "p", "period", "alpha", "epochs", "seed", "train_examples"}
+_TOML = {
+    str: "a string",
+    dict: "a table",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +81,7 @@ class Table:
     name: str
     title: str
     group: str  # tables of one group share their runs
+    order: int  # among the tables
     rows: tuple[Row, ...]
 
     def select(self, labels: Iterable[str] | None) -> tuple[Row, ...]:
@@ -92,6 +102,11 @@ class Table:
 def names() -> list[str]:
     """Of all tables there are."""
     return sorted(path.stem for path in DIRECTORY.glob("*.toml"))
+
+
+def load_all() -> list[Table]:
+    """All tables, in their order."""
+    return sorted(map(load, names()), key=lambda table: (table.order, table.name))
 
 
 def load(name: str) -> Table:
@@ -115,34 +130,64 @@ def parse(name: str, text: str) -> Table:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"table {name}: not TOML: {error}") from error
-    _allow(f"table {name}", content, {"title", "group", "settings", "rows"})
+    _allow(f"table {name}", content, {"title", "group", "order", "settings", "rows"})
     if missing := {"title", "group", "rows"} - set(content):
         raise ValueError(f"table {name}: {' and '.join(sorted(missing))} must be given")
+    for key, kind in {"title": str, "group": str, "order": int, "settings": dict, "rows": dict}.items():
+        if not isinstance(content.get(key, kind()), kind):
+            raise ValueError(f"table {name}: {key} must be {_TOML[kind]}; got {content[key]!r}")
     settings, rows = content.get("settings", {}), content["rows"]
     return Table(
         name,
         content["title"],
         content["group"],
+        content.get("order", 1_000),
         tuple(_row(f"table {name}, row {label}", label, settings, row) for label, row in rows.items()),
     )
 
 
 def _row(where: str, label: str, settings: dict[str, Any], row: dict[str, Any]) -> Row:
-    allowed = set(Config().settings())
+    if not isinstance(row, dict):
+        raise ValueError(f"{where}: a row must be a table of settings; got {row!r}")
+    allowed = set(Config().settings()) - {"seed", "validate_every"}  # which `Row.run` decides
     own = {key: value for key, value in row.items() if key != "published"}
     _allow(where, own, allowed)
     _allow(f"{where}, settings", settings, allowed)
-    given: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in (settings | own).items()
-    }
     published = row.get("published", {})
-    _allow(f"{where}, published", published, {"rank0", "aggregate"})
     try:
-        config = Config(**given).checked()
-    except (TypeError, ValueError) as error:
+        config = Config(
+            **{key: _typed(key, value) for key, value in (settings | own).items()}
+        ).checked()
+    except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
+    if not isinstance(published, dict):
+        raise ValueError(
+            f"{where}: published must be a table of rank0 and aggregate; got {published!r}"
+        )
+    _allow(f"{where}, published", published, {"rank0", "aggregate"})
+    for key, value in published.items():
+        checks.probability(where, f"published {key}", value)
     return Row(label, config, Published(**published), tuple(sorted(set(own) - _IN_EVERY_NAME)))
+
+
+def _typed(key: str, value: Any) -> Any:
+    """A setting as `Config` declares it; ValueError where it is none."""
+    kind = get_type_hints(Config)[key]
+    if get_origin(kind) is UnionType:
+        kind = get_args(kind)[0]  # of `kind | None`: TOML has no null
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise ValueError(f"{key} must be one of {', '.join(get_args(kind))}; got {value!r}")
+        return value
+    if get_origin(kind) is tuple:
+        if not (isinstance(value, list) and all(type(item) is int for item in value)):
+            raise ValueError(f"{key} must be a list of whole numbers; got {value!r}")
+        return tuple(value)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise ValueError(f"{key} must be {_TOML[kind]}; got {value!r}")
+    return value
 
 
 def _allow(where: str, given: dict[str, Any], allowed: set[str]) -> None:

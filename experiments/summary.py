@@ -1,8 +1,7 @@
 """What records say of the rows of tables: means over seeds, and differences with their confidence."""
 
 import dataclasses
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,8 +13,8 @@ from experiments.records import Record
 from experiments.rows import Row, Table
 
 SEED_NOISE = {"mnist": 0.00045}
-"""The standard deviation of a run's accuracy over seeds, by group of tables, as far as it was published:
-the thesis author's four single-worker runs. It stands in where rows were run with one seed."""
+"""By group of tables: the standard deviation of a run's accuracy over seeds, where it was published:
+that of the thesis author's four single-worker runs. It stands in where rows have one seed."""
 
 
 class Length(NamedTuple):
@@ -56,55 +55,66 @@ class Results:
           OSError: one cannot be read.
         """
         self.tables = tuple(tables)
+        self.records = {
+            path: records.read(path)
+            for path in sorted((directory / "runs").glob("*/*/seed-*.json"), key=_by_seed)
+        }
+        self._of_row: dict[tuple[str, str], dict[Length, list[Record]]] = {}
         self.strangers: list[Path] = []
         """Records that belong to no row of these tables."""
-        self.records: dict[Path, Record] = {}
-        found: dict[tuple[str, str, Length], list[Record]] = {}
-        rows = [(table, row) for table in tables for row in table.rows]
-        for path in sorted((directory / "runs").glob("*/*/seed-*.json"), key=_by_seed):
-            record = self.records[path] = records.read(path)
-            group, name = path.parent.parent.name, path.parent.name
-            seed, *length = (record.settings.get(key) for key in ("seed", "epochs", "train_examples"))
-            owners = 0
+        for path, record in self.records.items():
+            length = Length(record.settings["epochs"], record.settings["train_examples"])
+            rows = list(self._rows_of(path, record))
             for table, row in rows:
-                if table.group != group:
-                    continue
-                config = row.run(seed, *length)
-                if row.name(config) == name:
-                    records.require_equal(path, record.settings, config.settings())
-                    found.setdefault((table.name, row.label, Length(*length)), []).append(record)
-                    owners += 1
-            if not owners:
+                of_row = self._of_row.setdefault((table.name, row.label), {})
+                of_row.setdefault(length, []).append(record)
+            if not rows:
                 self.strangers.append(path)
-        self._runs: dict[tuple[str, str], list[RowRuns]] = {}
-        for table, row in rows:
-            of_row = [
-                RowRuns(table, row, length, tuple(found_records))
-                for (table_name, label, length), found_records in found.items()
-                if (table_name, label) == (table.name, row.label)
-            ]
-            self._runs[table.name, row.label] = sorted(
-                of_row, key=lambda runs: (runs.is_full, runs.length.epochs), reverse=True
-            )
 
-    def runs(self, table: str, label: str) -> list[RowRuns]:
-        """The runs of a row, of each length there is: the thesis's first, then from the longest down."""
-        return self._runs[table, label]
+    def _rows_of(self, path: Path, record: Record) -> Iterator[tuple[Table, Row]]:
+        """The rows that a record belongs to: tables of one group share their runs."""
+        group, name, settings = path.parent.parent.name, path.parent.name, record.settings
+        for table in self.tables:
+            for row in table.rows if table.group == group else ():
+                config = row.run(settings["seed"], settings["epochs"], settings["train_examples"])
+                if row.name(config) == name:
+                    records.require_equal(path, settings, config.settings())
+                    yield table, row
+
+    def runs(self, table: Table, row: Row) -> list[RowRuns]:
+        """The runs of a row, by length: the thesis's first, then from the longest down."""
+        of_row = [
+            RowRuns(table, row, length, tuple(found))
+            for length, found in self._of_row.get((table.name, row.label), {}).items()
+        ]
+        return sorted(of_row, key=lambda runs: (runs.is_full, *_size(runs.length)), reverse=True)
+
+    def of_length(self, table: Table, length: Length) -> list[RowRuns]:
+        """The runs of a table that have one length, by row."""
+        found = [runs for row in table.rows for runs in self.runs(table, row)]
+        return [runs for runs in found if runs.length == length]
+
+    def lengths(self, table: Table) -> list[Length]:
+        """The lengths of a table's runs, from the longest down."""
+        found = {runs.length for row in table.rows for runs in self.runs(table, row)}
+        return sorted(found, key=_size, reverse=True)
 
     def full(self, table: str, label: str) -> RowRuns | None:
         """The runs of a row that are as long as the thesis's; None where there are none."""
-        return next((runs for runs in self.runs(table, label) if runs.is_full), None)
+        found = [
+            runs
+            for of_name in self.tables
+            if of_name.name == table
+            for row in of_name.select([label])
+            for runs in self.runs(of_name, row)
+            if runs.is_full
+        ]
+        return next(iter(found), None)
 
-    def lengths(self, table: str) -> list[Length]:
-        """The lengths of a table's runs, from the longest down."""
-        found = {
-            runs.length for (name, _), of_row in self._runs.items() if name == table for runs in of_row
-        }
-        return sorted(found, key=lambda length: (length.train_examples is None, length), reverse=True)
 
-    def of_length(self, table: str, label: str, length: Length) -> RowRuns | None:
-        """The runs of a row that have one length."""
-        return next((runs for runs in self.runs(table, label) if runs.length == length), None)
+def _size(length: Length) -> tuple[float, int]:
+    """Orders lengths: by examples, then by epochs."""
+    return length.train_examples or float("inf"), length.epochs
 
 
 class Interval(NamedTuple):

@@ -104,11 +104,11 @@ def run_missing(
         another process is at work here.
       OSError: a file cannot be written. What finished before is kept.
     """
-    missing = [job for job in jobs if job.record(results) is None]
-    if len(missing) < len(jobs):
-        console.print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are there already")
     datasets: dict[str, tuple[Dataset, Programs]] = {}
     with _only_one_process(results):
+        missing = [job for job in jobs if job.record(results) is None]
+        if len(missing) < len(jobs):
+            console.print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are there already")
         for group in _groups(missing, together):
             config = group[0].config
             if config.dataset not in datasets:

@@ -68,7 +68,11 @@ def main() -> None:
         if options.backend != "vmap":
             # For the whole table, so that a row runs alike whichever others are asked for.
             make_cpu_devices(max(row.config.workers for row in table.rows))
-        sweep.run_missing(jobs, options.out, console, options.seeds_at_once)
+        try:
+            sweep.run_missing(jobs, options.out, console, options.seeds_at_once)
+        except KeyboardInterrupt:
+            console.print("stopped: the same command goes on from the last epoch")
+            raise
 
 
 if __name__ == "__main__":

@@ -1,0 +1,161 @@
+"""Kinds of requirements on rows of a table, and how their runs decide them."""
+
+import enum
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from experiments.summary import SEED_NOISE, Results, RowRuns, contrast
+
+
+class Verdict(enum.Enum):
+    """What becomes of a requirement, and of a claim."""
+
+    HOLDS = "holds"
+    FAILS = "does not hold"
+    UNDECIDED = "undecided"
+
+
+class Finding(NamedTuple):
+    """What the runs say of a requirement, in words."""
+
+    text: str
+    asked: str
+    found: str
+    interval: str
+    basis: str  # what the interval rests on
+    verdict: Verdict
+
+
+class Requirement(Protocol):
+    """Something asked of rows of one table."""
+
+    @property
+    def text(self) -> str:
+        """What is compared."""
+        ...
+
+    @property
+    def table(self) -> str:
+        """The table's name."""
+        ...
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The rows that are needed, at the thesis's length."""
+        ...
+
+    @property
+    def asked(self) -> str:
+        """The bound, in words."""
+        ...
+
+    def decide(self, runs: dict[str, RowRuns], confidence: float) -> tuple[str, str, str, Verdict]:
+        """From the rows' runs to what is found, its interval, what that rests on, and the verdict."""
+        ...
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`Σ c · accuracy > bound`: by an interval wholly above the bound, or wholly below."""
+
+    text: str
+    table: str
+    weights: dict[str, float]  # label -> c
+    bound: float
+    figure: str = "rank0_accuracy"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """As of every requirement."""
+        return tuple(self.weights)
+
+    @property
+    def asked(self) -> str:
+        """As of every requirement."""
+        return f"> {points(self.bound)} points"
+
+    def decide(self, runs: dict[str, RowRuns], confidence: float) -> tuple[str, str, str, Verdict]:
+        """As of every requirement."""
+        terms = [(c, runs[label].figures(self.figure)) for label, c in self.weights.items()]
+        noise = SEED_NOISE.get(next(iter(runs.values())).table.group)
+        interval = contrast(terms, confidence, noise)
+        verdict = Verdict.UNDECIDED
+        if interval.low > self.bound:
+            verdict = Verdict.HOLDS
+        elif interval.high < self.bound:
+            verdict = Verdict.FAILS
+        between = f"{points(interval.low)} to {points(interval.high)}"
+        return points(interval.estimate), between, interval.basis, verdict
+
+
+@dataclass(frozen=True)
+class ShareOfBytes:
+    """A row sends at most such a share of All-reduce's bytes. They are counted: no chance is in it."""
+
+    text: str
+    table: str
+    row: str
+    at_most: float
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """As of every requirement."""
+        return (self.row,)
+
+    @property
+    def asked(self) -> str:
+        """As of every requirement."""
+        return f"≤ {self.at_most:.0%}"
+
+    def decide(self, runs: dict[str, RowRuns], confidence: float) -> tuple[str, str, str, Verdict]:
+        """As of every requirement."""
+        share = float(runs[self.row].figures("share_of_all_reduce_bytes").mean())
+        verdict = Verdict.HOLDS if share <= self.at_most else Verdict.FAILS
+        return f"{share:.1%}", "", "counted", verdict
+
+
+@dataclass(frozen=True)
+class SlowLink:
+    """Ten times All-reduce's updates a second, or more, where a link carries 100 Mbit/s.
+
+    No record is of a run over a slow link, so this stays undecided. What is found is the rate of a
+    link that would carry a worker's bytes in the time that the run took to compute: much below it,
+    the network is the bottleneck.
+    """
+
+    text: str
+    table: str
+    labels: tuple[str, ...]
+
+    @property
+    def asked(self) -> str:
+        """As of every requirement."""
+        return "10 times AR-4's updates/s, measured at 100 Mbit/s"
+
+    def decide(self, runs: dict[str, RowRuns], confidence: float) -> tuple[str, str, str, Verdict]:
+        """As of every requirement."""
+        rates = [
+            runs[label].figures("bytes_sent_per_worker").mean()
+            / runs[label].figures("updates").mean()
+            * runs[label].figures("updates_per_second").mean()
+            for label in self.labels
+        ]
+        found = "; ".join(f"{8 * rate / 1e9:.2g} Gbit/s" for rate in rates)
+        return found, "", "no slow network was run", Verdict.UNDECIDED
+
+
+def judge(requirement: Requirement, results: Results, confidence: float) -> Finding:
+    """What the runs at the thesis's length say of a requirement."""
+    rows = {label: results.full(requirement.table, label) for label in requirement.labels}
+    runs = {label: found for label, found in rows.items() if found is not None}
+    missing = [label for label in rows if label not in runs]
+    if missing:
+        found = "", "", f"not run: {', '.join(missing)}", Verdict.UNDECIDED
+    else:
+        found = requirement.decide(runs, confidence)
+    return Finding(requirement.text, requirement.asked, *found)
+
+
+def points(share: float) -> str:
+    """A difference of accuracies in percentage points."""
+    return f"{100 * share:+.2f}".replace("-", "−")
