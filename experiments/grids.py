@@ -80,7 +80,7 @@ def beside_published(results: Results, table: Table) -> Grid:
                 *([_epochs(runs), str(len(runs.records))] if runs else ["", ""]),
                 *_compared(runs, "rank0_accuracy", row.published.rank0),
                 *_compared(runs, "aggregate_accuracy", row.published.aggregate),
-                _percent(runs.figures("share_of_all_reduce_bytes").mean(), 1) if runs else "",
+                _share(runs.figures("share_of_all_reduce_bytes").mean()) if runs else "",
             )
         )
     header = ["row", *(_HEADINGS[name] for name in varied), "epochs", "n"]
@@ -180,8 +180,9 @@ def _spread(figures: np.ndarray) -> str:
     return f"{100 * figures.mean():.2f}{deviation}"
 
 
-def _percent(share: float, digits: int) -> str:
-    return f"{100 * share:.{digits}f}%"
+def _share(share: float) -> str:
+    """A percentage of two digits, or of three where it is 10 or more."""
+    return f"{100 * share:.{3 if share >= 0.0995 else 2}g}%"
 
 
 def _escaped(cell: str) -> str:

@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 import fcntl
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,12 +80,29 @@ def jobs_of(
     ]
 
 
+def distinct(jobs: Iterable[Job]) -> list[Job]:
+    """The jobs, each once: tables of one group share their runs.
+
+    Raises:
+      ValueError: two of one name have other settings, so that one would take the other's record.
+    """
+    found: dict[tuple[str, str, int], Job] = {}
+    for job in jobs:
+        first = found.setdefault((job.group, job.name, job.config.seed), job)
+        if first.config.settings() != job.config.settings():
+            raise ValueError(
+                f"the rows {first.label} and {job.label} of {job.group} are both called {job.name}, but "
+                f"their settings differ: what they differ in must be set in the row"
+            )
+    return list(found.values())
+
+
 def run_missing(
     jobs: Sequence[Job],
     results: Path,
     console: Console,
     together: int = 1,
-    deadline: float | None = None,
+    deadline: float = float("inf"),
 ) -> bool:
     """Runs those jobs that have no record yet, each from its last checkpoint.
 
@@ -94,16 +111,18 @@ def run_missing(
       results: the directory of records and checkpoints.
       console: to show progress on.
       together: how many seeds of a row to train in one program.
-      deadline: on `time.monotonic`'s clock; no epoch begins after it.
+      deadline: on `time.monotonic`'s clock: no epoch begins that would not be over by then, as far
+        as the one before tells.
 
     Returns:
       Whether all have finished.
 
     Raises:
-      ValueError: a record or checkpoint is damaged or of other settings, the data cannot be read, or
-        another process is at work here.
+      ValueError: a record or checkpoint is damaged or of other settings, `distinct` refuses the jobs,
+        the data cannot be read, or another process is at work here.
       OSError: a file cannot be written. What finished before is kept.
     """
+    jobs = distinct(jobs)
     datasets: dict[str, tuple[Dataset, Programs]] = {}
     with _only_one_process(results):
         missing = [job for job in jobs if job.record(results) is None]
@@ -175,7 +194,7 @@ def _finish(
     setups: Sequence[Setup],
     results: Path,
     console: Console,
-    deadline: float | None,
+    deadline: float,
 ) -> bool:
     """Trains jobs that differ in their seed; False where time was up before they had finished."""
     runs = [_Run(job, setup, results) for job, setup in zip(group, setups, strict=True)]
@@ -185,10 +204,8 @@ def _finish(
     seeds = [job.config.seed for job in group]
     label = f"{group[0].label} seed {seeds[0]}" + (f" to {seeds[-1]}" if len(seeds) > 1 else "")
 
-    def is_time_up() -> bool:
-        return deadline is not None and time.monotonic() >= deadline
-
-    if is_time_up():
+    began = time.monotonic()
+    if began >= deadline:
         return False
     with EpochProgress(console, label, group[0].config.epochs) as shown:
         for after_epoch in run.train_together(setups, progress):
@@ -196,7 +213,8 @@ def _finish(
                 one.keep(progress_of_one, metrics)
             last, metrics = after_epoch[0]
             shown.update(last, last.epoch * setups[0].updates_per_epoch, metrics)
-            if last.epoch < group[0].config.epochs and is_time_up():
+            took, began = time.monotonic() - began, time.monotonic()
+            if last.epoch < group[0].config.epochs and began + took > deadline:
                 return False
     return True
 
