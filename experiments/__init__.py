@@ -1,1 +1,1 @@
-"""What a user runs: `python -m experiments.train`, `python -m experiments.demo`."""
+"""What a user runs: `python -m experiments.NAME`, with train, demo, table, reproduce or report."""

@@ -84,16 +84,24 @@ class Program:
         """
         if _num_seeds(keys) in self._compiled:
             return
-        epoch = self._epoch if keys.ndim == 0 else jax.vmap(self._epoch, in_axes=(0, 0, 0, 0, None))
+        epoch = self._epoch()
+        if keys.ndim:
+            epoch = jax.vmap(self._epoch("seeds"), in_axes=(0, 0, 0, 0, None), axis_name="seeds")
         mapped: Any = self.placement.map(epoch, in_axes=(0, 0, None, None, None), donate_argnums=(0,))
         self._compiled[_num_seeds(keys)] = mapped.lower(states, shards, rounds, keys, alpha).compile()
         memory.trim()
 
-    def _epoch(self, state: WorkerState, shard: Any, rounds: gj.Round, key: Array, alpha: Array) -> Any:
-        # α is a value of the program, not a part of it, so that one program serves every α.
-        optimizer = self._optimizer(alpha)
+    def _epoch(self, lockstep: str | None = None) -> Callable[..., tuple[WorkerState, Array]]:
         batch_size = self._config.batch_size // self._config.workers
-        return training.train_epoch(self._task.loss, optimizer, batch_size)(state, shard, rounds, key)
+
+        def epoch(state: WorkerState, shard: Any, rounds: gj.Round, key: Array, alpha: Array) -> Any:
+            # α is a value of the program, not a part of it, so that one program serves every α.
+            train = training.train_epoch(
+                self._task.loss, self._optimizer(alpha), batch_size, lockstep=lockstep
+            )
+            return train(state, shard, rounds, key)
+
+        return epoch
 
     def _init_worker(self, key: Array) -> WorkerState:
         params, model_state = self._task.init(key)

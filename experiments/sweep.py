@@ -91,8 +91,8 @@ def distinct(jobs: Iterable[Job]) -> list[Job]:
         first = found.setdefault((job.group, job.name, job.config.seed), job)
         if first.config.settings() != job.config.settings():
             raise ValueError(
-                f"the rows {first.label} and {job.label} of {job.group} are both called {job.name}, but "
-                f"their settings differ: what they differ in must be set in the row"
+                f"the rows {first.label} and {job.label} of {job.group} are both called {job.name}, "
+                f"but their settings differ: what they differ in must be set in the row"
             )
     return list(found.values())
 

@@ -104,14 +104,14 @@ def mix(updates: Any, params: Any, weights: Array, contact: Array, axis_name: st
 
 def when(predicate: Array, change: Callable[[Any], Any], tree: Any, axis_name: str) -> Any:
     """`change(tree)` where the predicate, the same on every worker, holds; else the tree untouched."""
-    return _when(predicate, change, _varying(tree, axis_name))
+    return _when(predicate, change, varying(tree, axis_name))
 
 
 def _when(predicate: Array, change: Callable[[Any], Any], tree: Any) -> Any:
     return lax.cond(predicate, change, lambda tree: tree, tree)
 
 
-def _varying(tree: Any, axis_name: str) -> Any:
+def varying(tree: Any, axis_name: str) -> Any:
     """The same values, of a type that may differ between workers.
 
     `jax.shard_map` (check_vma=True) asks both branches of a conditional for equal types, and what

@@ -81,6 +81,22 @@ class Round:
         return round
 
 
+def silence(num_workers: int, step: ArrayLike) -> Round:
+    """A round without contact, known to be silent when the program is compiled: it then costs nothing.
+
+    Args:
+      num_workers: W.
+      step: the update it belongs to.
+    """
+    # Not through __init__, which makes a traced array of the peers.
+    return Round.tree_unflatten(None, (np.full(num_workers, -1, np.int32), step))
+
+
+def is_known_silent(round: Round) -> bool:
+    """Whether a round has no contact, as far as that is known when the program is compiled."""
+    return isinstance(round.peer, np.ndarray) and bool((round.peer < 0).all())
+
+
 def initiated(round: Round) -> Array:
     """Who picked whom: `S[i, k]` is true where worker i initiated contact with worker k.
 

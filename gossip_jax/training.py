@@ -1,4 +1,4 @@
-"""The state of a run, one update, and an epoch as one scan: all as one worker sees it.
+"""The state of a run, one update, and an epoch as one loop: all as one worker sees it.
 
 Place them on devices with `gossip_jax.place(...).map(...)`.
 """
@@ -13,10 +13,10 @@ import optax
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from gossip_jax import keys
+from gossip_jax import exchange, keys
 from gossip_jax.draws import Draw
 from gossip_jax.keys import Purpose
-from gossip_jax.rounds import Round
+from gossip_jax.rounds import Round, silence
 
 Loss = Callable[[Any, Any, Any, Array], tuple[Array, Any]]
 """(params, model_state, batch, key) -> (loss, model_state)"""
@@ -72,18 +72,24 @@ def train_epoch(
     optimizer: optax.GradientTransformationExtraArgs,
     batch_size: int,
     axis_name: str = "workers",
+    lockstep: str | None = None,
 ) -> Callable[[WorkerState, Any, Round, Array], tuple[WorkerState, Array]]:
-    """An epoch of one worker, as one scan: `(state, shard, rounds, key) -> (state, mean loss)`.
+    """An epoch of one worker, as one loop: `(state, shard, rounds, key) -> (state, mean loss)`.
 
     The shard is this worker's part of the training set, a pytree of arrays [n, ...]. It is
     shuffled at every epoch, and the examples that do not fill a last batch wait for another one.
     Share `rounds` and `key` between workers (`in_axes=None`).
+
+    Updates in silent rounds are compiled for themselves, without the protocol's exchange, so that
+    they cost what they would without a protocol.
 
     Args:
       loss: the training loss of one worker.
       optimizer: the local optimizer and the protocol, chained.
       batch_size: examples in one worker's mini-batch.
       axis_name: the worker axis.
+      lockstep: an axis of `jax.vmap` over several runs, each with rounds of its own. They then go
+        through their updates together, and where one of them talks, as if all did.
 
     Returns:
       The epoch. It makes one update for each of its stacked rounds: `n // batch_size` of them, at most.
@@ -109,12 +115,34 @@ def train_epoch(
         order = jax.random.permutation(shuffle_key, num_examples)
         batches = order[: num_updates * batch_size].reshape(num_updates, batch_size)
 
-        def step(state: WorkerState, inputs: tuple[Array, Round]) -> tuple[WorkerState, Array]:
-            indices, round = inputs
-            batch = jax.tree.map(lambda leaf: leaf[indices], shard)
-            return update(state, batch, round, keys.derive(key, Purpose.MODEL, round.step, worker))
+        talks = (rounds.peer >= 0).any(axis=1)
+        if lockstep is not None:
+            talks = lax.pmax(talks.astype(jnp.int32), lockstep) > 0
 
-        state, losses = lax.scan(step, state, (batches, rounds))
-        return state, losses.mean()
+        def advance(carry: Any, talking: bool) -> Any:
+            """As many updates as follow each other in rounds that talk, or in silent ones."""
+
+            def is_next(carry: Any) -> Array:
+                t, *_ = carry
+                return (t < num_updates) & (talks[t] == talking)
+
+            def step(carry: Any) -> Any:
+                t, state, total = carry
+                round = jax.tree.map(lambda leaf: leaf[t], rounds)
+                key_of_step = keys.derive(key, Purpose.MODEL, round.step, worker)
+                batch = jax.tree.map(lambda leaf: leaf[batches[t]], shard)
+                if not talking:
+                    round = silence(round.num_workers, round.step)
+                state, value = update(state, batch, round, key_of_step)
+                return t + 1, state, total + value.astype(jnp.float32)
+
+            return lax.while_loop(is_next, step, carry)
+
+        _, state, total = lax.while_loop(
+            lambda carry: carry[0] < num_updates,
+            lambda carry: advance(advance(carry, talking=False), talking=True),
+            (jnp.int32(0), state, exchange.varying(jnp.float32(0), axis_name)),
+        )
+        return state, total / num_updates
 
     return epoch

@@ -8,7 +8,7 @@ from jax import Array
 
 from gossip_jax import exchange
 from gossip_jax.protocols import _arguments
-from gossip_jax.rounds import Round, in_contact
+from gossip_jax.rounds import Round, in_contact, is_known_silent
 
 
 def pairwise(
@@ -26,6 +26,8 @@ def pairwise(
 
     def update(updates: Any, state: Any, params: Any = None, *, round: Any = None, **_: Any):
         round = _arguments.checked_round(owner, params, round, axis_name)
+        if is_known_silent(round):
+            return updates, state
         return exchange.mix(updates, params, weights(round), in_contact(round), axis_name), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)

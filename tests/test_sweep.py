@@ -1,0 +1,505 @@
+"""Many runs: each is what a plain run is, is stopped and goes on to the bit, and never runs twice."""
+
+import collections
+import dataclasses
+import functools
+import io
+import itertools
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+from experiments import data, records, rows, run, sweep
+from experiments.program import Programs
+from experiments.records import Record
+from experiments.run import EpochMetrics, Result
+from experiments.sweep import Job
+from gossip_jax import training
+
+SETTINGS = 'dataset = "digits"\nwidth = 16\nepochs = 3'
+GOSSIP = 'A = { protocol = "elastic_gossip", p = 0.25 }'
+ROWS = {
+    "no_communication": 'A = { protocol = "no_communication" }',
+    "elastic_gossip": GOSSIP,
+    "all_reduce": 'A = { protocol = "all_reduce" }',
+    "elastic_averaging": 'A = { protocol = "elastic_averaging", period = 4 }',
+    "halved": 'A = { protocol = "elastic_gossip", p = 0.25, halve_after = [1, 2] }',
+}
+
+
+def table(*lines: str, settings: str = SETTINGS) -> rows.Table:
+    head = ['title = "Tiny"', 'group = "tiny"', "[settings]", settings, "[rows]"]
+    return rows.parse("tiny", "\n".join([*head, *lines]))
+
+
+def jobs(
+    *lines: str, seeds: Sequence[int] = (0,), settings: str = SETTINGS, backend: str = "vmap"
+) -> list[Job]:
+    tiny = table(*lines, settings=settings)
+    return sweep.jobs_of(tiny, tiny.rows, seeds, backend=backend)
+
+
+def finish(wanted: Sequence[Job], results: Path, together: int = 1) -> str:
+    """Runs what is missing to the end: what it showed."""
+    shown = io.StringIO()
+    assert sweep.run_missing(wanted, results, Console(file=shown, width=200), together)
+    return shown.getvalue()
+
+
+def read(job: Job, results: Path) -> Record:
+    record = job.record(results)
+    assert record is not None
+    return record
+
+
+def outcome(result: Result, metrics: Sequence[EpochMetrics]) -> str:
+    """All of a run's figures to the bit, NaN equal to NaN, but for the time that it took."""
+    return repr(
+        (result._replace(updates_per_second=0.0), [one._replace(seconds=0.0) for one in metrics])
+    )
+
+
+def outcome_of(job: Job, results: Path) -> str:
+    record = read(job, results)
+    return outcome(record.result, record.metrics)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return data.load("digits")
+
+
+@pytest.fixture(scope="module")
+def programs(digits) -> Programs:
+    return Programs(digits)
+
+
+@pytest.fixture(autouse=True)
+def compile_once(programs, monkeypatch) -> None:
+    """For all tests: what they compare with has programs of its own."""
+    monkeypatch.setattr(sweep, "Programs", lambda _: programs)
+
+
+@pytest.fixture(scope="module")
+def plain_outcome(digits) -> Callable[[Job], str]:
+    """Of a run without records and checkpoints, as `experiments.train` makes it."""
+
+    @functools.cache
+    def finish_plainly(job: Job) -> str:
+        setup = run.set_up(job.config, digits)
+        after = list(run.train(setup, run.start(setup)))
+        return outcome(run.result(setup, after[-1][0]), [metrics for _, metrics in after if metrics])
+
+    return finish_plainly
+
+
+@pytest.fixture
+def stop_after_each_epoch(monkeypatch):
+    """Has Ctrl-C come after every epoch; the function it gives counts the starts to the end."""
+    epochs = []
+
+    def update(_: Any, progress: run.Progress, *__: Any) -> None:
+        epochs.append(progress.epoch)
+        raise KeyboardInterrupt
+
+    def finish_in_pieces(wanted: Sequence[Job], results: Path, together: int = 1) -> list[int]:
+        epochs.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(sweep.EpochProgress, "update", update)
+            while any(job.record(results) is None for job in wanted):
+                with pytest.raises(KeyboardInterrupt):
+                    finish(wanted, results, together)
+        return list(epochs)
+
+    return finish_in_pieces
+
+
+def contents(directory: Path) -> dict[Path, tuple[bytes, int]]:
+    """What is in its files and when that was written, whatever process holds the lock."""
+    return {
+        path: (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def forbid_training(monkeypatch) -> None:
+    def train_together(*_: Any) -> None:
+        raise AssertionError("trained")
+
+    monkeypatch.setattr(run, "train_together", train_together)
+
+
+def kill(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def leave_checkpoints(job: Job, results: Path, monkeypatch) -> None:
+    """Kills the run when it is to write its record."""
+    with monkeypatch.context() as patched:
+        patched.setattr(records, "write", kill)
+        with pytest.raises(KeyboardInterrupt):
+            finish([job], results)
+    assert job.checkpoints(results).epochs() == [1, 2]
+
+
+def damage(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-50])
+
+
+def test_a_record_is_what_a_plain_run_gives(plain_outcome, tmp_path):
+    (job,) = jobs(GOSSIP)
+    finish([job], tmp_path)
+    assert outcome_of(job, tmp_path) == plain_outcome(job)
+    assert read(job, tmp_path).settings == job.config.settings()
+    assert [metrics.epoch for metrics in read(job, tmp_path).metrics] == [1, 2, 3]
+    assert not job.checkpoints(tmp_path).path.exists()
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
+def test_a_run_that_is_stopped_after_each_epoch_ends_as_an_unbroken_one(
+    row, stop_after_each_epoch, plain_outcome, tmp_path
+):
+    (job,) = jobs(row)
+    # Not "strict": optax's schedule of learning rates compares a float with an integer.
+    with jax.numpy_dtype_promotion("standard"):
+        assert stop_after_each_epoch([job], tmp_path) == [1, 2, 3]
+        assert outcome_of(job, tmp_path) == plain_outcome(job)
+    assert not job.checkpoints(tmp_path).path.exists()
+
+
+@pytest.mark.slow
+def test_a_resnet_on_augmented_images_goes_on_to_the_bit(stop_after_each_epoch, tmp_path):
+    """Its batch-norm statistics are in the checkpoint, and its crops follow from the update's key."""
+    row = (
+        'A = { protocol = "elastic_gossip", p = 0.5, workers = 2, batch_size = 32, model = "resnet18" }'
+    )
+    settings = (
+        'dataset = "digits"\naugment = true\nepochs = 2\ntrain_examples = 64\nvalidation_examples = 100'
+    )
+    (job,) = jobs(row, settings=settings, backend="pmap")
+    finish([job], tmp_path / "whole")
+    assert stop_after_each_epoch([job], tmp_path / "pieces") == [1, 2]
+    assert outcome_of(job, tmp_path / "pieces") == outcome_of(job, tmp_path / "whole")
+
+
+def test_time_that_is_up_ends_after_an_epoch_and_the_next_start_goes_on(
+    plain_outcome, monkeypatch, tmp_path
+):
+    (job,) = jobs(GOSSIP)
+    now = [0.0]
+
+    def update(*_: Any) -> None:
+        now[0] += 10  # that an epoch takes
+
+    monkeypatch.setattr(sweep.EpochProgress, "update", update)
+    monkeypatch.setattr(sweep, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    console = Console(file=io.StringIO())
+    assert not sweep.run_missing([job], tmp_path, console, deadline=0)
+    assert job.checkpoints(tmp_path).epochs() == []
+    assert not sweep.run_missing([job], tmp_path, console, deadline=25)
+    assert job.checkpoints(tmp_path).epochs() == [1, 2]
+    # Time may be up when the last epoch has been trained: that is the end.
+    assert sweep.run_missing([job], tmp_path, console, deadline=25)
+    assert now == [30]
+    assert outcome_of(job, tmp_path) == plain_outcome(job)
+
+
+def test_provenance_has_an_entry_for_each_start(stop_after_each_epoch, tmp_path):
+    (job,) = jobs(ROWS["no_communication"])
+    stop_after_each_epoch([job], tmp_path)
+    provenance = read(job, tmp_path).provenance
+    assert [start["from_epoch"] for start in provenance] == [0, 1, 2]
+    for start in provenance:
+        assert start["placement"] == "vmap"
+        assert start["devices"]
+        assert {"began", "platform", "commit"} <= set(start)
+        assert {"python", "jax", "gossip_jax"} <= set(start["versions"])
+
+
+def test_the_count_of_bytes_and_seconds_goes_on(stop_after_each_epoch, tmp_path):
+    (job,) = jobs(GOSSIP)
+    stop_after_each_epoch([job], tmp_path)
+    record = read(job, tmp_path)
+    seconds = [metrics.seconds for metrics in record.metrics]
+    assert seconds == sorted(set(seconds))
+    assert record.result.updates_per_second == record.result.updates / seconds[-1]
+    assert record.result.exchanges == record.metrics[-1].exchanges > record.metrics[0].exchanges > 0
+
+
+def test_a_finished_run_never_runs_again(monkeypatch, tmp_path):
+    wanted = jobs(GOSSIP, seeds=(0, 1))
+    finish(wanted, tmp_path)
+    before = contents(tmp_path)
+    forbid_training(monkeypatch)
+    assert "2 of 2 runs are there already" in finish(wanted, tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_what_two_tables_share_runs_once(monkeypatch, tmp_path):
+    first = jobs(GOSSIP, 'B = { protocol = "all_reduce" }')
+    second = jobs('other_label = { protocol = "elastic_gossip", p = 0.25, alpha = 0.5 }')
+    finish([*first, *second], tmp_path)
+    assert len(contents(tmp_path)) == 2
+    before = contents(tmp_path)
+    forbid_training(monkeypatch)
+    assert "1 of 1 runs are there already" in finish(second, tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_a_run_wanted_twice_trains_once(monkeypatch, tmp_path):
+    trained = collections.Counter()
+    train_together = run.train_together
+
+    def counted(setups: Sequence[run.Setup], progress: Sequence[run.Progress]) -> Any:
+        trained.update(setup.config.seed for setup in setups)
+        return train_together(setups, progress)
+
+    monkeypatch.setattr(run, "train_together", counted)
+    (job,) = jobs(ROWS["no_communication"])
+    finish([job, job._replace(label="B")], tmp_path, together=2)
+    assert trained == {0: 1}
+
+
+def test_rows_of_one_name_and_other_settings_are_refused(monkeypatch, tmp_path):
+    forbid_training(monkeypatch)
+    fast = jobs(GOSSIP.replace("A", "B"), settings=SETTINGS + "\nlearning_rate = 0.1")
+    with pytest.raises(ValueError, match="the rows A and B of tiny are both called elastic_gossip-W4"):
+        finish([*jobs(GOSSIP), *fast], tmp_path)
+
+
+def test_rows_that_differ_in_p_alpha_tau_peers_and_seed_share_a_program(digits):
+    programs = Programs(digits)
+    config = jobs(GOSSIP)[0].config
+    program = programs(config, 9)
+    for free in (
+        {"p": 0.5},
+        {"alpha": 0.9},
+        {"period": 4},
+        {"peers": "pairing"},
+        {"seed": 3},
+        {"epochs": 9},
+    ):
+        assert programs(dataclasses.replace(config, **free), 9) is program, free
+    for fixed in (
+        {"protocol": "gossiping_sgd"},
+        {"workers": 2},
+        {"width": 8},
+        {"learning_rate": 0.1},
+        {"batch_size": 64},
+        {"halve_after": (1,)},
+        {"backend": "pmap"},
+    ):
+        assert programs(dataclasses.replace(config, **fixed), 9) is not program, fixed
+    assert programs(config, 10) is not program
+    # Its period is a part of EASGD's program, and so is what of its rounds it uses.
+    easgd = dataclasses.replace(config, protocol="elastic_averaging")
+    assert programs(easgd, 9) is not programs(dataclasses.replace(easgd, period=2), 9)
+
+
+def test_one_compilation_serves_all_rows_that_share_a_program(monkeypatch, tmp_path):
+    """And their results are those of programs of their own: nothing of a row is left in another's."""
+    monkeypatch.setattr(sweep, "Programs", Programs)
+    traced = []
+    train_epoch = training.train_epoch
+
+    def counted(*arguments: Any) -> Any:
+        traced.append(arguments)
+        return train_epoch(*arguments)
+
+    monkeypatch.setattr(training, "train_epoch", counted)
+    gossip = 'protocol = "elastic_gossip"'
+    alike = [
+        f"A = {{ {gossip}, p = 0.25 }}",
+        f"B = {{ {gossip}, p = 0.5, alpha = 0.9 }}",
+        f"C = {{ {gossip}, p = 1, period = 4 }}",
+        f'D = {{ {gossip}, p = 0.5, peers = "pairing" }}',
+    ]
+    wanted = jobs(*alike) + jobs(alike[0], seeds=(1,))
+    finish(wanted, tmp_path / "together")
+    assert len(traced) == 1
+    for job in wanted[2:4]:
+        finish([job], tmp_path / "alone")
+        assert outcome_of(job, tmp_path / "together") == outcome_of(job, tmp_path / "alone")
+
+    traced.clear()
+    others = jobs(f"E = {{ {gossip}, workers = 2 }}", 'F = { protocol = "gossiping_sgd" }')
+    finish(others, tmp_path / "others")
+    assert len(traced) == 2
+
+
+def require_alike(first: Record, second: Record) -> None:
+    """Equal to rounding: the programs of one run and of several are not the same."""
+    assert first.result.exchanges == second.result.exchanges
+    assert first.result.bytes_sent_per_worker == second.result.bytes_sent_per_worker
+    # Of 360 test images, an accuracy may then differ by one.
+    np.testing.assert_allclose(
+        first.result.worker_accuracy, second.result.worker_accuracy, atol=1.5 / 360
+    )
+    np.testing.assert_allclose(
+        first.result.consensus_distance, second.result.consensus_distance, rtol=1e-3
+    )
+    losses = [[metrics.training_loss for metrics in record.metrics] for record in (first, second)]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+def test_seeds_that_train_at_once_give_what_each_gives_alone(tmp_path):
+    wanted = jobs(GOSSIP, seeds=(0, 1, 2))
+    shown = finish(wanted, tmp_path / "together", together=2)
+    assert "seed 0 to 1" in shown
+    assert "seed 2," in shown
+    finish(wanted, tmp_path / "alone")
+    for job in wanted:
+        require_alike(read(job, tmp_path / "together"), read(job, tmp_path / "alone"))
+    losses = {read(job, tmp_path / "together").metrics[0].training_loss for job in wanted}
+    assert len(losses) == 3
+
+
+def test_seeds_that_train_at_once_go_on_to_the_bit(stop_after_each_epoch, tmp_path):
+    wanted = jobs(GOSSIP, seeds=(0, 1))
+    finish(wanted, tmp_path / "whole", together=2)
+    assert stop_after_each_epoch(wanted, tmp_path / "pieces", together=2) == [1, 2, 3]
+    for job in wanted:
+        assert outcome_of(job, tmp_path / "pieces") == outcome_of(job, tmp_path / "whole")
+
+
+def test_seeds_killed_between_their_checkpoints_go_on_from_the_last_in_common(monkeypatch, tmp_path):
+    wanted = jobs(GOSSIP, seeds=(0, 1))
+    finish(wanted, tmp_path / "whole", together=2)
+
+    results, calls = tmp_path / "killed", itertools.count(1)
+    save = sweep.Checkpoints.save
+
+    def killed(*arguments: Any) -> None:
+        if next(calls) == 4:  # of epoch 2, the second seed's
+            raise KeyboardInterrupt
+        save(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sweep.Checkpoints, "save", killed)
+        with pytest.raises(KeyboardInterrupt):
+            finish(wanted, results, together=2)
+    assert [job.checkpoints(results).epochs() for job in wanted] == [[1, 2], [1]]
+    finish(wanted, results, together=2)
+    for job in wanted:
+        assert outcome_of(job, results) == outcome_of(job, tmp_path / "whole")
+        assert [start["from_epoch"] for start in read(job, results).provenance] == [0, 1]
+
+
+def test_seeds_killed_between_their_records_finish(monkeypatch, tmp_path):
+    wanted = jobs(GOSSIP, seeds=(0, 1))
+    write = records.write
+
+    def killed(path: Path, record: Record) -> None:
+        if record.settings["seed"] == 1:
+            raise KeyboardInterrupt
+        write(path, record)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(records, "write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            finish(wanted, tmp_path / "killed", together=2)
+    before = contents(tmp_path / "killed" / "runs")
+    assert len(before) == 1
+    finish(wanted, tmp_path / "killed", together=2)
+    assert contents(tmp_path / "killed" / "runs").items() > before.items()
+    assert [start["from_epoch"] for start in read(wanted[1], tmp_path / "killed").provenance] == [0, 2]
+    finish(wanted, tmp_path / "alone")
+    require_alike(read(wanted[1], tmp_path / "killed"), read(wanted[1], tmp_path / "alone"))
+
+
+def test_a_seed_that_has_come_further_alone_starts_anew_with_one_that_has_not_begun(
+    stop_after_each_epoch, monkeypatch, tmp_path
+):
+    """Its old checkpoints, of later epochs, are not taken for those of the new course."""
+    wanted, results = jobs(GOSSIP, seeds=(0, 1)), tmp_path / "killed"
+    finish(wanted, tmp_path / "whole", together=2)
+    leave_checkpoints(wanted[0], results, monkeypatch)
+    assert stop_after_each_epoch(wanted, results, together=2) == [1, 2, 3]
+    for job in wanted:
+        assert outcome_of(job, results) == outcome_of(job, tmp_path / "whole")
+        assert [start["from_epoch"] for start in read(job, results).provenance] == [0, 1, 2]
+
+
+def test_a_damaged_record_stops_before_anything_is_trained(monkeypatch, tmp_path):
+    wanted = jobs(ROWS["no_communication"], GOSSIP.replace("A", "B"))
+    finish(wanted[1:], tmp_path)
+    damage(wanted[1].record_path(tmp_path))
+    before = contents(tmp_path)
+    forbid_training(monkeypatch)
+    with pytest.raises(ValueError, match=r"elastic_gossip.*seed-0\.json is damaged; delete it"):
+        finish(wanted, tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_a_damaged_checkpoint_stops_before_its_run_is_trained(monkeypatch, tmp_path):
+    (job,) = jobs(GOSSIP)
+    leave_checkpoints(job, tmp_path, monkeypatch)
+    path = job.checkpoints(tmp_path).path / "2"
+    damage(max(path.rglob("*"), key=lambda file: file.stat().st_size * file.is_file()))
+    before = contents(tmp_path)
+    forbid_training(monkeypatch)
+    with pytest.raises(ValueError, match=f"the checkpoint {path} cannot be used.*Delete it"):
+        finish([job], tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_without_its_last_checkpoint_a_run_goes_on_from_the_one_before(
+    plain_outcome, monkeypatch, tmp_path
+):
+    (job,) = jobs(GOSSIP)
+    leave_checkpoints(job, tmp_path, monkeypatch)
+    shutil.rmtree(job.checkpoints(tmp_path).path / "2")
+    finish([job], tmp_path)
+    assert outcome_of(job, tmp_path) == plain_outcome(job)
+    assert [start["from_epoch"] for start in read(job, tmp_path).provenance] == [0, 1]
+
+
+def test_a_record_of_other_settings_is_refused_and_left_alone(monkeypatch, tmp_path):
+    finish(jobs(GOSSIP), tmp_path)
+    before = contents(tmp_path)
+    forbid_training(monkeypatch)
+    with pytest.raises(ValueError, match=r"learning_rate 0\.001 there, 0\.1 here"):
+        finish(jobs(GOSSIP, settings=SETTINGS + "\nlearning_rate = 0.1"), tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_a_checkpoint_of_other_settings_is_refused_and_left_alone(monkeypatch, tmp_path):
+    (job,) = jobs(GOSSIP)
+    leave_checkpoints(job, tmp_path, monkeypatch)
+    before = contents(tmp_path)
+    forbid_training(monkeypatch)
+    with pytest.raises(ValueError, match=r"seed-0/2 is of .*: learning_rate 0\.001 there, 0\.1 here"):
+        finish(jobs(GOSSIP, settings=SETTINGS + "\nlearning_rate = 0.1"), tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_of_two_processes_in_one_directory_the_second_is_refused(monkeypatch, tmp_path):
+    (job,) = jobs(ROWS["no_communication"])
+    refused = []
+
+    def update(*_: Any) -> None:
+        with pytest.raises(ValueError, match=r"another process is running into .*; name another"):
+            finish([job], tmp_path)
+        refused.append(True)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sweep.EpochProgress, "update", update)
+        finish([job], tmp_path)
+    assert len(refused) == 3
+    finish([job], tmp_path)  # the lock is free again
+
+
+def test_a_run_that_diverged_has_a_record_and_goes_on_as_any(stop_after_each_epoch, tmp_path):
+    (job,) = jobs(GOSSIP, settings=SETTINGS + "\nlearning_rate = 1e30")
+    finish([job], tmp_path / "whole")
+    stop_after_each_epoch([job], tmp_path / "pieces")
+    assert "nan" in outcome_of(job, tmp_path / "whole")
+    assert outcome_of(job, tmp_path / "pieces") == outcome_of(job, tmp_path / "whole")
