@@ -128,6 +128,8 @@ def run_missing(
         missing = [job for job in jobs if job.record(results) is None]
         if len(missing) < len(jobs):
             console.print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are there already")
+        for job in set(jobs) - set(missing):
+            job.checkpoints(results).delete()  # left where a kill came right after the record
         for group in _groups(missing, together):
             config = group[0].config
             if config.dataset not in datasets:

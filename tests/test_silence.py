@@ -12,6 +12,7 @@ from cases import AXES, BACKENDS, CASES, PAIRWISE
 from hlo import Instruction, collectives, computations, mixing, unconditional
 
 import gossip_jax as gj
+from gossip_jax import rounds
 
 SIZE = 1237  # of a replica: a prime, so that no other array of the program has it as an extent
 
@@ -75,7 +76,7 @@ def test_each_exchange_swaps_one_pair_by_itself_and_all_pairs_can(case, backend,
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", [c for c in CASES if c.needs_round], ids=lambda case: case.name)
 def test_nothing_is_exchanged_outside_a_conditional_of_an_epoch(case, backend):
-    """The same for a whole epoch with a model and an optimizer with state, as one scan."""
+    """The same for a whole epoch with a model and an optimizer with state, as one loop."""
     num_workers, num_updates = 4, 3
 
     def loss(params, model_state, batch, key):
@@ -91,8 +92,8 @@ def test_nothing_is_exchanged_outside_a_conditional_of_an_epoch(case, backend):
     state = jax.vmap(lambda params: gj.training.init_worker(params, {}, optimizer))(params)
     shard = jnp.zeros((2, num_workers, 2 * num_updates, SIZE))
     draw = gj.uniform_peers(num_workers, p=0.5)
-    rounds = gj.training.draw_rounds(draw, gj.keys.run_key(0), 1, num_updates)
-    arguments = (state, tuple(shard), rounds, gj.keys.run_key(0))
+    drawn = gj.training.draw_rounds(draw, gj.keys.run_key(0), 1, num_updates)
+    arguments = (state, tuple(shard), drawn, gj.keys.run_key(0))
     epoch = gj.training.train_epoch(loss, optimizer, batch_size=2)
     program = compiled(epoch, backend, num_workers, arguments, (0, 0, None, None))
     if backend != "vmap":
@@ -115,6 +116,21 @@ def test_silence_is_free_also_where_the_moving_rate_is_in_each_workers_state(bac
     state = jax.vmap(gossip.init)(replicas)
     program = compiled(update, backend, 4, ((replicas, state), replicas, gj.Round([-1] * 4)))
     assert exchanges_outside_conditionals(program, backend) == []
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("case", PAIRWISE, ids=lambda case: case.name)
+def test_a_round_known_to_be_silent_leaves_nothing_in_the_program(case, backend):
+    update = case.one_update()
+
+    def silent_update(carry, updates, step):
+        return update(carry, updates, rounds.silence(4, step))
+
+    carry, updates, _ = update_arguments(case, 4)
+    program = compiled(silent_update, backend, 4, (carry, updates, jnp.int32(1)))
+    instructions = [i for part in computations(program)[0].values() for i in part]
+    assert not [i for i in instructions if i.opcode == "conditional"]
+    assert all_exchanges(program, backend) == []
 
 
 def always_exchanging(params: Any, updates: Any, round: Any) -> Any:

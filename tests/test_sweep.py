@@ -175,21 +175,6 @@ def test_a_run_that_is_stopped_after_each_epoch_ends_as_an_unbroken_one(
     assert not job.checkpoints(tmp_path).path.exists()
 
 
-@pytest.mark.slow
-def test_a_resnet_on_augmented_images_goes_on_to_the_bit(stop_after_each_epoch, tmp_path):
-    """Its batch-norm statistics are in the checkpoint, and its crops follow from the update's key."""
-    row = (
-        'A = { protocol = "elastic_gossip", p = 0.5, workers = 2, batch_size = 32, model = "resnet18" }'
-    )
-    settings = (
-        'dataset = "digits"\naugment = true\nepochs = 2\ntrain_examples = 64\nvalidation_examples = 100'
-    )
-    (job,) = jobs(row, settings=settings, backend="pmap")
-    finish([job], tmp_path / "whole")
-    assert stop_after_each_epoch([job], tmp_path / "pieces") == [1, 2]
-    assert outcome_of(job, tmp_path / "pieces") == outcome_of(job, tmp_path / "whole")
-
-
 def test_time_that_is_up_ends_after_an_epoch_and_the_next_start_goes_on(
     plain_outcome, monkeypatch, tmp_path
 ):

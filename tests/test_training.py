@@ -1,4 +1,4 @@
-"""An epoch is a Python loop of updates in one scan, and goes through each shard once, shuffled."""
+"""An epoch is a Python loop of updates in one loop, and goes through each shard once, shuffled."""
 
 from typing import Any
 
