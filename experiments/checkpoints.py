@@ -13,6 +13,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from experiments import strict_json
+from experiments.files import brief
 
 _KEPT = 2  # of runs that train together one may be an epoch ahead when they are stopped
 _CHECKSUMS = "sha256.json"  # of the other files in a checkpoint
@@ -60,7 +61,7 @@ class Checkpoints:
             os.replace(unfinished, path)
         except Exception as error:  # of whatever kind orbax and its backends raise
             self._remove_unfinished()
-            raise OSError(f"the checkpoint {path} cannot be written: {_brief(error)}") from error
+            raise OSError(f"the checkpoint {path} cannot be written: {brief(error)}") from error
         # Later ones are of a course that was given up.
         kept = [saved for saved in self.epochs() if saved <= epoch][-_KEPT:]
         for other in set(self.epochs()) - set(kept):
@@ -99,7 +100,7 @@ class Checkpoints:
                     )
         except Exception as error:  # of whatever kind orbax and its backends raise
             raise ValueError(
-                f"the checkpoint {path} cannot be used: {_brief(error)}. Delete it to go on from the "
+                f"the checkpoint {path} cannot be used: {brief(error)}. Delete it to go on from the "
                 f"one before, or, where there is none, from the start"
             ) from error
         state = jax.tree.unflatten(jax.tree.structure(like), [leaves[name] for name in expected])
@@ -149,8 +150,3 @@ def _require_space(path: Path, content: Any) -> None:
     free = shutil.disk_usage(path).free
     if free < needed:
         raise OSError(f"it takes up to {needed / 1e6:.0f} MB, and {free / 1e6:.0f} MB are free")
-
-
-def _brief(error: Exception) -> str:
-    """The first line of an error's message, without its full stop."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")

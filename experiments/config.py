@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gossip_jax import checks
+from gossip_jax.workers import Backend
 
 DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10"]
 ModelName = Literal["mlp", "resnet18"]
@@ -83,7 +84,7 @@ class Config:
     validate_every: int = 1
     """Epochs between two validations; the last epoch always has one."""
 
-    backend: Literal["auto", "pmap", "vmap", "shard_map"] = "auto"
+    backend: Backend = "auto"
     """One replica a device (pmap, shard_map), or all on one (vmap). On CPU, pmap and shard_map make
     as many CPU devices as workers. auto takes pmap where there are enough devices, else vmap."""
 

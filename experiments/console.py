@@ -22,8 +22,9 @@ class EpochProgress:
     A bar on a terminal; elsewhere, now and then a line.
     """
 
-    def __init__(self, console: Console, label: str, epochs: int):
-        """Shows on `console` how many of `epochs` a run called `label` has done."""
+    def __init__(self, console: Console, label: str, epochs: int, num_runs: int = 1):
+        """Shows on `console` how many of `epochs` a run, or several at once, have done."""
+        self._num_runs = num_runs
         self._console, self._label, self._epochs = console, label, epochs
         self._last_line = -_SECONDS_BETWEEN_LINES
         self._accuracy = ""
@@ -60,7 +61,8 @@ class EpochProgress:
         is_due = time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES
         if not self._has_bar and (is_due or progress.epoch == self._epochs):
             self._last_line = time.monotonic()
-            left = progress.seconds / progress.epoch * (self._epochs - progress.epoch)
+            per_epoch = self._num_runs * progress.seconds / progress.epoch
+            left = per_epoch * (self._epochs - progress.epoch)
             time_left = datetime.timedelta(seconds=round(left))
             self._print(f"epoch {progress.epoch}/{self._epochs}, {figures}, left {time_left}")
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from experiments.files import brief
 from gossip_jax import keys
 from gossip_jax.keys import Purpose
 
@@ -139,7 +140,7 @@ def _load_digits() -> Dataset:
 
 def _load_prepared(name: str, data_dir: Path | None) -> Dataset:
     # tensorflow-datasets logs, through absl, what it would rather have installed.
-    logging.getLogger("absl").setLevel(logging.ERROR)
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
     import tensorflow_datasets as tfds
 
     where = data_dir or _usual_place(name)
@@ -152,7 +153,7 @@ def _load_prepared(name: str, data_dir: Path | None) -> Dataset:
         prepared = bool(builder.info.splits)
     except Exception as error:
         raise ValueError(
-            f"the dataset {name} in {where} cannot be read: {_brief(error)}. {remedy}"
+            f"the dataset {name} in {where} cannot be read: {brief(error)}. {remedy}"
         ) from error
     if not prepared:
         raise ValueError(f"the dataset {name} is not prepared in {where}. {remedy}")
@@ -160,7 +161,7 @@ def _load_prepared(name: str, data_dir: Path | None) -> Dataset:
         train, test = (_read(builder, split) for split in ("train", "test"))
     except Exception as error:
         raise ValueError(
-            f"the dataset {name} in {where} is damaged: {_brief(error)}. Delete {builder.data_path} "
+            f"the dataset {name} in {where} is damaged: {brief(error)}. Delete {builder.data_path} "
             f"and prepare it again. {remedy}"
         ) from error
     return Dataset(
@@ -194,8 +195,3 @@ def _read(builder: Any, split: str) -> Examples:
 def _in_order(source: Any) -> Iterator[dict[str, Any]]:
     for start in range(0, len(source), _READ_AT_ONCE):
         yield from source.__getitems__(range(start, min(start + _READ_AT_ONCE, len(source))))
-
-
-def _brief(error: Exception) -> str:
-    """The first line of an error's message, without its full stop."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")

@@ -1,6 +1,5 @@
 """The report's figures. Each shows rows of one table, with runs of one length."""
 
-import fractions
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from experiments.config import Config
+from experiments.grids import fraction
 from experiments.protocols import PROTOCOLS
 from experiments.summary import RowRuns
 
@@ -88,12 +88,13 @@ def accuracy_against_p(rows: list[RowRuns]) -> Figure | None:
     _lines(axes, pairwise, line, _frequency)
     for runs in others:
         _, color, style = _METHODS[runs.row.config.protocol]
+        style = {1: "-.", 4: style}.get(runs.row.config.workers, (0, (1, 4)))  # sparser for a larger W
         level = 100 * runs.figures("rank0_accuracy").mean()
         label = f"{runs.row.label} ({level:.2f})"
         axes.axhline(level, color=color, linestyle=style, linewidth=1, label=label)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda p, _: str(_fraction(p))))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda p, _: fraction(p)))
     axes.xaxis.set_minor_locator(NullLocator())
     has_periods = len(_values(pairwise, "period")) > 1
     axes.set_xlabel("communication probability p" + (", or 1 / period τ" if has_periods else ""))
@@ -102,11 +103,12 @@ def accuracy_against_p(rows: list[RowRuns]) -> Figure | None:
 
 def accuracy_against_alpha(rows: list[RowRuns]) -> Figure | None:
     """Rank-0 test accuracy against the moving rate."""
+    rows = [runs for runs in rows if PROTOCOLS[runs.row.config.protocol].has_moving_rate]
     if len(_values(rows, "alpha")) < 2:
         return None
 
     def line(config: Config) -> str:
-        return f"W = {config.workers}, p = {_fraction(config.p)}"
+        return f"{_METHODS[config.protocol][0]}, W = {config.workers}, p = {fraction(config.p)}"
 
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
@@ -134,7 +136,7 @@ def accuracy_against_bytes(rows: list[RowRuns]) -> Figure | None:
             color=color,
             linestyle=style,
             linewidth=0.8,
-            marker=_MARKERS[workers.index(num_workers)],
+            marker=_MARKERS[workers.index(num_workers) % len(_MARKERS)],
             label=f"{name}, W = {num_workers}",
         )
     for runs in rows:
@@ -156,12 +158,14 @@ PLOTS = (
     ),
     Plot(
         "against-p",
-        "Rank-0 test accuracy against the communication probability; open markers: published",
+        "Rank-0 test accuracy against the communication probability (open markers, where the runs are "
+        "as long as the thesis's: published)",
         accuracy_against_p,
     ),
     Plot(
         "against-alpha",
-        "Rank-0 test accuracy against the moving rate; open markers: published",
+        "Rank-0 test accuracy against the moving rate (open markers, where the runs are as long as the "
+        "thesis's: published)",
         accuracy_against_alpha,
     ),
     Plot(
@@ -185,7 +189,7 @@ def _over_updates(
     several = min((w for w in _values(rows, "workers") if w > 1), default=1)
     panels = _grouped(rows, lambda config: max(config.workers, several))
     vary_alpha = len(_values(rows, "alpha")) > 1
-    colored = _frequency if not vary_alpha else (lambda config: config.alpha or 0.0)
+    colored = (lambda config: config.alpha or 0.0) if vary_alpha else _frequency
     pairwise = [runs for runs in rows if PROTOCOLS[runs.row.config.protocol].is_pairwise]
     values = sorted({colored(runs.row.config) for runs in pairwise})
     colors = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, max(len(values), 1)))
@@ -195,6 +199,8 @@ def _over_updates(
         for runs in panel:
             config = runs.row.config
             _, color, line = _METHODS[config.protocol]
+            if config.workers == 1:
+                color, line = "0.4", "-."
             if runs in pairwise:
                 color = colors[values.index(colored(config))]
                 line = _line_of_pairwise(config, rows)
@@ -229,7 +235,7 @@ def _lines(
     """A line for each group of rows: ours, with the deviation over seeds, and what was published."""
     for index, (label, group) in enumerate(_grouped(rows, line).items()):
         group = sorted(group, key=lambda runs: x(runs.row.config))
-        color = matplotlib.color_sequences["tab10"][index]
+        color = matplotlib.color_sequences["tab10"][index % 10]
         where = [x(runs.row.config) for runs in group]
         accuracy = [100 * runs.figures("rank0_accuracy") for runs in group]
         axes.errorbar(
@@ -241,8 +247,8 @@ def _lines(
             capsize=2,
             label=label,
         )
-        if all(runs.is_full for runs in group):
-            known = [runs for runs in group if runs.row.published.rank0 is not None]
+        known = [runs for runs in group if runs.row.published.rank0 is not None]
+        if known and all(runs.is_full for runs in group):
             axes.plot(
                 [x(runs.row.config) for runs in known],
                 [100 * (runs.row.published.rank0 or 0.0) for runs in known],
@@ -281,10 +287,6 @@ def _series(runs: RowRuns, name: str) -> tuple[np.ndarray, np.ndarray]:
 def _frequency(config: Config) -> float:
     """How often a worker initiates contact: p, or 1 / τ where the period is fixed."""
     return config.p / config.period
-
-
-def _fraction(p: float) -> fractions.Fraction:
-    return fractions.Fraction(p).limit_denominator(1_000_000)
 
 
 def _values(rows: Iterable[RowRuns], name: str) -> set[Any]:

@@ -1,5 +1,6 @@
 """The protocols by name: how each joins the optimizer, and what it sends."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -69,7 +70,8 @@ def make_optimizer(
     """
     rate = config.learning_rate
     if config.halve_after:
-        halvings = {epoch * updates_per_epoch: 0.5 for epoch in config.halve_after}
+        after = [epoch * updates_per_epoch for epoch in config.halve_after]
+        halvings = {update: 0.5 for update in after if update < 2**31}  # no update has a later number
         rate = optax.piecewise_constant_schedule(config.learning_rate, halvings)
     sgd = optax.sgd(rate, momentum=config.momentum, nesterov=True)
     return PROTOCOLS[config.protocol].chain(config, sgd, alpha)
@@ -79,5 +81,10 @@ def make_draw(config: Config) -> gj.Draw:
     """The law of the run's rounds; silent ones for a protocol that has no use for peers."""
     if not PROTOCOLS[config.protocol].is_pairwise:
         return gj.uniform_peers(config.workers, p=0.0)
-    draw = {"uniform": gj.uniform_peers, "pairing": gj.pairing}[config.peers]
-    return draw(config.workers, config.p, config.period)
+    return _draw(config.peers, config.workers, config.p, config.period)
+
+
+@functools.cache  # so that what is compiled for a law of rounds serves every seed
+def _draw(peers: str, num_workers: int, p: float, period: int) -> gj.Draw:
+    draw = {"uniform": gj.uniform_peers, "pairing": gj.pairing}[peers]
+    return draw(num_workers, p, period)

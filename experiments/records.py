@@ -1,14 +1,13 @@
 """Finished runs as files: what a run was, what came out, and on what it ran."""
 
-import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from experiments import strict_json
+from experiments.files import write_whole
 from experiments.run import EpochMetrics, Result
 
 FORMAT = 1
@@ -45,15 +44,7 @@ def write(path: Path, record: Record) -> None:
     }
     content = json.loads(strict_json.dumps(content))
     content["sha256"] = _digest(content)
-    partial = path.with_suffix(".partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(strict_json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        os.replace(partial, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise OSError(f"{path} cannot be written: {error.strerror}") from error
+    write_whole(path, strict_json.dumps(content, indent=1) + "\n")
 
 
 def read(path: Path) -> Record:
@@ -67,8 +58,8 @@ def read(path: Path) -> Record:
         content = json.loads(path.read_bytes())
         if content["format"] != FORMAT:
             raise ValueError(
-                f"{path} has format {content['format']!r}, and this version reads {FORMAT}: name "
-                f"another --out, or delete the file to have it run again"
+                f"{path} has format {content['format']!r}, and this version reads {FORMAT}: use "
+                f"another directory, or delete the file to have it run again"
             )
         if content.pop("sha256") != _digest(content):
             raise ValueError(f"{path} was changed after it was written, or is damaged; {_REMEDY}")
@@ -108,8 +99,8 @@ def require_equal(path: Path, found: dict[str, Any], expected: dict[str, Any]) -
     ]
     if differences:
         raise ValueError(
-            f"{path} is of a run with other settings: {'; '.join(differences)}. Name another --out, or "
-            f"delete it to have it run again"
+            f"{path} is of a run with other settings: {'; '.join(differences)}. Use another "
+            f"directory, or delete it to have it run again"
         )
 
 

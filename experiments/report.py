@@ -2,16 +2,16 @@
 
 import dataclasses
 import datetime
-import os
 from collections import Counter
 from pathlib import Path
 
 import tyro
 
-from experiments import grids, rows
+from experiments import comparison, rows
 from experiments.claims import CLAIMS, CONFIDENCE, Claim, Finding, findings, verdict
 from experiments.cli import make_console, reported
 from experiments.figures import PLOTS
+from experiments.files import write_whole
 from experiments.grids import Grid
 from experiments.rows import Table
 from experiments.summary import SEED_NOISE, Results
@@ -55,7 +55,7 @@ def write(results: Results, directory: Path) -> Path:
             sections.append(_table(results, table, directory))
     sections.append(_provenance(results, directory))
     report = directory / "REPORT.md"
-    _replace(report, "\n\n".join(sections) + "\n")
+    write_whole(report, "\n\n".join(sections) + "\n")
     return report
 
 
@@ -109,18 +109,19 @@ def _claim(claim: Claim, found: list[Finding]) -> str:
 
 
 def _table(results: Results, table: Table, directory: Path) -> str:
-    grid = grids.beside_published(results, table)
-    _replace(directory / "tables" / f"{table.name}.tex", grid.latex())
+    grid = comparison.beside_published(results, table)
+    write_whole(directory / "tables" / f"{table.name}.tex", grid.latex())
     parts = [f"## {table.title}", f"`python -m experiments.table {table.name}`", grid.markdown()]
     for length in results.lengths(table):
         runs = results.of_length(table, length)
-        words = grids.describe(length)
-        parts += [f"### {words}", grids.of_length(runs).markdown()]
+        words = comparison.describe(length)
+        parts += [f"### {words}", comparison.of_length(runs).markdown()]
         for plot in PLOTS:
             figure = plot.draw(runs)
             if figure is not None:
                 figure.supxlabel(f"{table.title}; {words}", fontsize="small", color="0.4")
-                name = f"{table.name}-{words.split(',')[0].replace(' ', '-')}-{plot.name}.png"
+                images = f"-{length.train_examples}-images" if length.train_examples else ""
+                name = f"{table.name}-{length.epochs}-epochs{images}-{plot.name}.png"
                 path = directory / "figures" / name
                 figure.savefig(path, dpi=110, metadata={"Software": None})
                 parts.append(f"![{plot.caption}](figures/{name})\n\n*{plot.caption}.*")
@@ -160,13 +161,6 @@ def _provenance(results: Results, directory: Path) -> str:
 
 def _duration(seconds: float) -> str:
     return str(datetime.timedelta(seconds=round(seconds)))
-
-
-def _replace(path: Path, text: str) -> None:
-    """Writes a file whole, or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
 
 
 if __name__ == "__main__":

@@ -3,21 +3,19 @@
 import dataclasses
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Literal
 
 import tyro
 
-from experiments import grids, memory, rows, sweep
-from experiments.cli import make_console, make_cpu_devices, reported
+from experiments import comparison, memory, rows, sweep
+from experiments.cli import make_console, reported
+from experiments.options import SweepOptions
 from experiments.rows import Table
 from experiments.summary import Results
 from experiments.sweep import Job
-from gossip_jax import checks
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(SweepOptions):
     """Run what is missing of all tables, by priority, for so many minutes.
 
     One seed of every row comes first, in the order of the tables: MNIST's main one, CIFAR-10's, those
@@ -26,31 +24,13 @@ class Options:
     """
 
     minutes: float
-    """When these are over, no epoch begins; nor does one that would take longer than what is left."""
+    """No epoch begins that would not be over by then, as far as one of its dataset was timed before."""
 
     tables: tuple[str, ...] | None = None
     """Names of files in experiments/tables; all where not given."""
 
     seeds: int = 5
-    """Runs of each row that are wanted in the end."""
-
-    epochs: int | None = None
-    """As of experiments.table."""
-
-    train_examples: int | None = None
-    """As of experiments.table."""
-
-    seeds_at_once: int = 1
-    """As of experiments.table."""
-
-    backend: Literal["auto", "pmap", "vmap", "shard_map"] = "auto"
-    """As of experiments.table."""
-
-    data_dir: Path | None = None
-    """As of experiments.train."""
-
-    out: Path = Path("results")
-    """The directory of the results."""
+    """Runs of each row that are wanted in the end, with the seeds 0, 1, ..."""
 
 
 def main() -> None:
@@ -60,19 +40,17 @@ def main() -> None:
     console = make_console()
     memory.return_large_blocks()
     with reported(ValueError, OSError, kept=options.out):
-        for name in ("seeds", "seeds_at_once"):
-            checks.at_least_one("reproduce", "--" + name.replace("_", "-"), getattr(options, name))
+        options.check()
         if not options.minutes > 0:
             raise ValueError(f"reproduce: --minutes must be positive; got {options.minutes}")
         tables = [rows.load(name) for name in options.tables or ()] or rows.load_all()
         jobs = sweep.distinct(by_priority(options, tables))
-        if options.backend != "vmap":
-            make_cpu_devices(max(row.config.workers for table in tables for row in table.rows))
+        options.make_devices(tables)
         sweep.run_missing(jobs, options.out, console, options.seeds_at_once, deadline)
         results = Results(options.out, tables)
         for table in tables:
             if results.lengths(table):
-                console.print(grids.beside_published(results, table).rich())
+                console.print(comparison.beside_published(results, table).rich())
         done = sum(job.record_path(options.out).exists() for job in jobs)
     console.print(f"{done} of {len(jobs)} runs are done; see {options.out}", soft_wrap=True)
 
@@ -83,15 +61,7 @@ def by_priority(options: Options, tables: Sequence[Table]) -> Iterator[Job]:
     chunks = [seeds[i : i + options.seeds_at_once] for i in range(0, len(seeds), options.seeds_at_once)]
     for chunk in [[0], *chunks]:
         for table in tables:
-            yield from sweep.jobs_of(
-                table,
-                table.rows,
-                chunk,
-                options.epochs,
-                options.train_examples,
-                options.backend,
-                options.data_dir,
-            )
+            yield from options.jobs(table, table.rows, chunk)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from experiments.summary import SEED_NOISE, Results, RowRuns, contrast
+from experiments.grids import points
+from experiments.intervals import contrast
+from experiments.summary import SEED_NOISE, Results, RowRuns
 
 
 class Verdict(enum.Enum):
@@ -154,8 +156,3 @@ def judge(requirement: Requirement, results: Results, confidence: float) -> Find
     else:
         found = requirement.decide(runs, confidence)
     return Finding(requirement.text, requirement.asked, *found)
-
-
-def points(share: float) -> str:
-    """A difference of accuracies in percentage points."""
-    return f"{100 * share:+.2f}".replace("-", "−")

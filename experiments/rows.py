@@ -1,6 +1,7 @@
 """The rows of tables, read from the files of `experiments/tables`: experiments as data."""
 
 import dataclasses
+import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -46,7 +47,7 @@ class Row:
         validation_examples = self.config.validation_examples
         if train_examples is None:
             train_examples = self.config.train_examples
-        elif validation_examples is not None:
+        elif validation_examples is not None and train_examples != self.config.train_examples:
             # Validation is not to take longer than such a training.
             validation_examples = min(validation_examples, max(train_examples // 5, 1))
         return dataclasses.replace(
@@ -93,6 +94,8 @@ class Table:
         if labels is None:
             return self.rows
         wanted, known = list(labels), [row.label for row in self.rows]
+        if not wanted:
+            raise ValueError(f"name a row of {self.name}; its rows are {', '.join(known)}")
         for label in wanted:
             if label not in known:
                 raise ValueError(f"{self.name} has no row {label!r}; its rows are {', '.join(known)}")
@@ -134,9 +137,15 @@ def parse(name: str, text: str) -> Table:
     if missing := {"title", "group", "rows"} - set(content):
         raise ValueError(f"table {name}: {' and '.join(sorted(missing))} must be given")
     for key, kind in {"title": str, "group": str, "order": int, "settings": dict, "rows": dict}.items():
-        if not isinstance(content.get(key, kind()), kind):
+        if type(content.get(key, kind())) is not kind:  # true is no order
             raise ValueError(f"table {name}: {key} must be {_TOML[kind]}; got {content[key]!r}")
+    if not re.fullmatch(r"[a-z0-9_-]+", content["group"]):
+        raise ValueError(
+            f"table {name}: group names a directory, of a-z, 0-9, - and _; got {content['group']!r}"
+        )
     settings, rows = content.get("settings", {}), content["rows"]
+    if not rows:
+        raise ValueError(f"table {name}: there must be a row")
     return Table(
         name,
         content["title"],
@@ -158,7 +167,7 @@ def _row(where: str, label: str, settings: dict[str, Any], row: dict[str, Any]) 
         config = Config(
             **{key: _typed(key, value) for key, value in (settings | own).items()}
         ).checked()
-    except ValueError as error:
+    except (OverflowError, ValueError) as error:
         raise ValueError(f"{where}: {error}") from error
     if not isinstance(published, dict):
         raise ValueError(

@@ -134,12 +134,13 @@ def train_together(
     config, program = setups[0].config, setups[0].program
     rounds_traffic = PROTOCOLS[config.protocol].traffic
     params = jax.eval_shape(metrics.mean_replica, runs[0].state.params)  # the shapes of a replica
-    shards = _stack([setup.shards for setup in setups], axis=1)
+    scatter = program.placement.scatter
+    shards = scatter(_stack([setup.shards for setup in setups], axis=1))
     key = _stack([setup.key for setup in setups])
     alpha = jnp.float32(config.alpha)
 
     while runs[0].epoch < config.epochs:
-        states = _stack([progress.state for progress in runs], axis=1)
+        states = scatter(_stack([progress.state for progress in runs], axis=1))
         drawn = [_rounds(setup, runs[0].epoch) for setup in setups]
         inputs = jax.block_until_ready((states, shards, _stack(drawn), key, alpha))
         program.compile_epoch(*inputs)  # ahead, so that no epoch's time holds it

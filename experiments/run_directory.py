@@ -1,10 +1,10 @@
 """The files of a run: `config.json`, `metrics.jsonl`, `result.json`."""
 
 import dataclasses
-import os
 from pathlib import Path
 
 from experiments import strict_json
+from experiments.files import write_whole
 from experiments.provenance import surroundings
 from experiments.run import EpochMetrics, Result, Setup
 
@@ -49,6 +49,4 @@ class RunDirectory:
 
     def write_result(self, result: Result) -> None:
         """The run's figures: the file is there, whole, only once the run has finished."""
-        partial = self.path / "result.json.partial"
-        partial.write_text(strict_json.dumps(result._asdict(), indent=2) + "\n", encoding="utf-8")
-        os.replace(partial, self.path / "result.json")
+        write_whole(self.path / "result.json", strict_json.dumps(result._asdict(), indent=2) + "\n")

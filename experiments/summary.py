@@ -1,14 +1,14 @@
-"""What records say of the rows of tables: means over seeds, and differences with their confidence."""
+"""The records in a directory, by the rows of the tables that they belong to."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from experiments import records
+from experiments.config import Config
 from experiments.records import Record
 from experiments.rows import Row, Table
 
@@ -63,6 +63,7 @@ class Results:
         self.strangers: list[Path] = []
         """Records that belong to no row of these tables."""
         for path, record in self.records.items():
+            _require_this_version(path, record)
             length = Length(record.settings["epochs"], record.settings["train_examples"])
             rows = list(self._rows_of(path, record))
             for table, row in rows:
@@ -117,45 +118,15 @@ def _size(length: Length) -> tuple[float, int]:
     return length.train_examples or float("inf"), length.epochs
 
 
-class Interval(NamedTuple):
-    """An estimate and its confidence interval."""
-
-    estimate: float
-    low: float
-    high: float
-    basis: str  # what the interval rests on
-
-
-def contrast(
-    terms: Iterable[tuple[float, np.ndarray]], confidence: float, noise: float | None
-) -> Interval:
-    """A weighted sum of means over seeds, `Σ c_i mean(x_i)`, with a confidence interval.
-
-    Where each x_i holds two runs or more, their own variances are used (Welch's interval). Else
-    all are taken to vary by `noise`, and where that is not known the interval is infinite.
-
-    Args:
-      terms: pairs of a coefficient c_i and the runs' figures x_i, float [n_i].
-      confidence: of the interval, such as 0.95.
-      noise: the standard deviation of one run.
-    """
-    terms = [(c, np.asarray(x, np.float64)) for c, x in terms]
-    estimate = float(sum(c * x.mean() for c, x in terms))
-    if all(len(x) >= 2 for _, x in terms):
-        variances = [c**2 * x.var(ddof=1) / len(x) for c, x in terms]
-        total = sum(variances)
-        freedom = total**2 / max(
-            sum(v**2 / (len(x) - 1) for v, (_, x) in zip(variances, terms, strict=True)), 1e-300
+def _require_this_version(path: Path, record: Record) -> None:
+    """Raises ValueError where a record has not the settings of today, or not its name's seed."""
+    if set(record.settings) != set(Config().settings()):
+        raise ValueError(
+            f"{path} is of another version, with the settings {', '.join(sorted(record.settings))}: "
+            f"use another directory, or delete it to have it run again"
         )
-        half = stats.t.ppf((1 + confidence) / 2, max(freedom, 1.0)) * total**0.5
-        basis = "over seeds (Welch)"
-    elif noise is not None:
-        total = sum(c**2 * noise**2 / len(x) for c, x in terms)
-        half = stats.norm.ppf((1 + confidence) / 2) * total**0.5
-        basis = f"seed noise of {noise} assumed"
-    else:
-        half, basis = float("inf"), "one seed, and no known noise"
-    return Interval(estimate, estimate - half, estimate + half, basis)
+    if path.name != f"seed-{record.settings['seed']}.json":
+        raise ValueError(f"{path} holds the run of seed {record.settings['seed']}: delete it")
 
 
 def _by_seed(path: Path) -> tuple[str, int]:

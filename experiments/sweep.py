@@ -44,6 +44,10 @@ class Job(NamedTuple):
             results / "checkpoints" / self.group / self.name / f"seed-{self.config.seed}"
         )
 
+    def last_epoch(self, results: Path) -> int:
+        """Of its last checkpoint; 0 without one."""
+        return max(self.checkpoints(results).epochs(), default=0)
+
     def record(self, results: Path) -> Record | None:
         """Its record; None where it has not finished.
 
@@ -66,8 +70,14 @@ def jobs_of(
     """The runs of these rows with these seeds: row by row.
 
     Raises:
-      ValueError: the settings of a row are out of range.
+      ValueError: the settings of a row are out of range, or its workers cannot share the examples.
     """
+    for row in rows:
+        if train_examples is not None and train_examples % row.config.workers:
+            raise ValueError(
+                f"table: --train-examples are divided among the {row.config.workers} workers of "
+                f"{row.label}, so there must be a multiple of that; got {train_examples}"
+            )
     configs = [(row, row.run(seed, epochs, train_examples)) for row in rows for seed in seeds]
     return [
         Job(
@@ -130,14 +140,20 @@ def run_missing(
             console.print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are there already")
         for job in set(jobs) - set(missing):
             job.checkpoints(results).delete()  # left where a kill came right after the record
-        for group in _groups(missing, together):
+        longest: dict[str, float] = {}  # seconds of an epoch, by dataset
+        for group in _groups(missing, results, together):
             config = group[0].config
+            if time.monotonic() + longest.get(config.dataset, 0.0) >= deadline:
+                return False
             if config.dataset not in datasets:
                 dataset = data.load(config.dataset, config.data_dir)
                 datasets[config.dataset] = dataset, Programs(dataset)
             setups = [run.set_up(job.config, *datasets[config.dataset]) for job in group]
-            if not _finish(group, setups, results, console, deadline):
-                return False
+            for seconds in _epochs(group, setups, results, console):
+                longest[config.dataset] = max(seconds, longest.get(config.dataset, 0.0))
+                is_over = group[0].record_path(results).exists()
+                if not is_over and time.monotonic() + seconds > deadline:
+                    return False
     return True
 
 
@@ -191,42 +207,39 @@ class _Run:
             self.checkpoints.delete()
 
 
-def _finish(
-    group: Sequence[Job],
-    setups: Sequence[Setup],
-    results: Path,
-    console: Console,
-    deadline: float,
-) -> bool:
-    """Trains jobs that differ in their seed; False where time was up before they had finished."""
+def _epochs(
+    group: Sequence[Job], setups: Sequence[Setup], results: Path, console: Console
+) -> Iterator[float]:
+    """Trains jobs that differ in their seed to the end; yields the seconds of each epoch, all told."""
     runs = [_Run(job, setup, results) for job, setup in zip(group, setups, strict=True)]
     # A run may have been stopped when only some of the seeds had written their checkpoint.
     common = set.intersection(*(set(one.checkpoints.epochs()) for one in runs))
     progress = [one.begin(max(common, default=0)) for one in runs]
     seeds = [job.config.seed for job in group]
     label = f"{group[0].label} seed {seeds[0]}" + (f" to {seeds[-1]}" if len(seeds) > 1 else "")
-
-    began = time.monotonic()
-    if began >= deadline:
-        return False
-    with EpochProgress(console, label, group[0].config.epochs) as shown:
+    with EpochProgress(console, label, group[0].config.epochs, len(runs)) as shown:
+        began = time.monotonic()
         for after_epoch in run.train_together(setups, progress):
             for one, (progress_of_one, metrics) in zip(runs, after_epoch, strict=True):
                 one.keep(progress_of_one, metrics)
             last, metrics = after_epoch[0]
             shown.update(last, last.epoch * setups[0].updates_per_epoch, metrics)
-            took, began = time.monotonic() - began, time.monotonic()
-            if last.epoch < group[0].config.epochs and began + took > deadline:
-                return False
-    return True
+            yield time.monotonic() - began
+            began = time.monotonic()
 
 
-def _groups(jobs: Sequence[Job], together: int) -> Iterator[list[Job]]:
-    """Jobs that follow each other and differ only in their seed, at most so many at a time."""
+def _groups(jobs: Sequence[Job], results: Path, together: int) -> Iterator[list[Job]]:
+    """Jobs that follow each other and differ only in their seed, at most so many at a time.
+
+    One that has come further than the others, or less far, goes on by itself: none starts anew.
+    """
     group: list[Job] = []
     for job in jobs:
-        is_full = len(group) == together
-        if group and (is_full or (job.group, job.name) != (group[0].group, group[0].name)):
+        if group and not (
+            len(group) < together
+            and (job.group, job.name) == (group[0].group, group[0].name)
+            and abs(job.last_epoch(results) - group[0].last_epoch(results)) <= 1
+        ):
             yield group
             group = []
         group.append(job)

@@ -80,8 +80,8 @@ def train_epoch(
     shuffled at every epoch, and the examples that do not fill a last batch wait for another one.
     Share `rounds` and `key` between workers (`in_axes=None`).
 
-    Updates in silent rounds are compiled for themselves, without the protocol's exchange, so that
-    they cost what they would without a protocol.
+    Updates in silent rounds are compiled for themselves, without the exchange of a pairwise protocol:
+    they cost what they would without one. An epoch cannot be differentiated in reverse mode.
 
     Args:
       loss: the training loss of one worker.

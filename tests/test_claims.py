@@ -7,8 +7,9 @@ from scipy import stats
 
 from experiments import rows
 from experiments.claims import CLAIMS, Claim, findings, verdict
+from experiments.intervals import contrast
 from experiments.requirements import Difference, ShareOfBytes, Verdict
-from experiments.summary import Results, contrast
+from experiments.summary import Results
 
 MNIST = rows.load("mnist_protocols")
 PAIR = {"EG-4-0.031": 1.0, "AR-4": -1.0}
@@ -50,6 +51,12 @@ def test_single_runs_are_given_the_published_noise():
     interval = contrast([(1.0, np.array([0.99])), (-1.0, np.array([0.98]))], 0.95, noise=0.001)
     half = 1.959964 * 2**0.5 * 0.001
     np.testing.assert_allclose(interval[:3], [0.01, 0.01 - half, 0.01 + half], rtol=1e-5)
+
+
+def test_seeds_that_agree_to_the_last_digit_are_not_taken_for_certain():
+    same = np.array([0.98, 0.98])
+    interval = contrast([(1.0, same), (-1.0, same)], 0.95, noise=0.001)
+    assert interval.low < 0 < interval.high
 
 
 def test_single_runs_without_known_noise_say_nothing():

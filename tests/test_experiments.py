@@ -4,6 +4,7 @@ import dataclasses
 import json
 from typing import Any, get_args
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,8 +14,9 @@ import gossip_jax as gj
 from experiments import data, run
 from experiments.config import Config, ProtocolName
 from experiments.models import MLP
-from experiments.protocols import PROTOCOLS
+from experiments.protocols import PROTOCOLS, make_optimizer
 from experiments.run_directory import RunDirectory
+from experiments.task import classification
 from gossip_jax import traffic
 
 SMALL = Config(width=16, epochs=2, backend="vmap")
@@ -189,3 +191,54 @@ def test_the_variant_and_the_peer_rule_reach_the_protocol(first, second, digits)
         for setting in (first, second)
     ]
     assert distances[0] != distances[1]
+
+
+def test_the_learning_rate_is_halved_after_the_epochs_that_say_so():
+    config = dataclasses.replace(
+        SMALL, protocol="no_communication", learning_rate=1.0, momentum=0.0, halve_after=(1, 3)
+    )
+    with jax.numpy_dtype_promotion("standard"):  # which optax's schedule needs
+        optimizer = make_optimizer(config, 0.5, updates_per_epoch=2)
+        params = jnp.zeros(())
+        state, steps = optimizer.init(params), []
+        for _ in range(4 * 2):
+            updates, state = optimizer.update(jnp.ones(()), state, params, round=gj.Round([-1]))
+            steps.append(-float(jnp.asarray(updates)))
+    assert steps == [1, 1, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25]
+
+
+class Linear(nn.Module):
+    """Without dropout, so that chance enters by augmentation only."""
+
+    @nn.compact
+    def __call__(self, images, train):
+        return nn.Dense(10)(images.reshape(images.shape[0], -1))
+
+
+@pytest.mark.parametrize("augment", [False, True])
+def test_augmentation_is_for_the_loss_and_not_for_scoring(augment, digits):
+    task = classification(Linear(), digits, augment)
+    params, model_state = task.init(jax.random.key(0))
+    batch = jax.tree.map(lambda leaf: jnp.asarray(leaf[:64]), digits.train)
+    losses = {float(task.loss(params, model_state, batch, jax.random.key(s))[0]) for s in range(3)}
+    assert len(losses) == (3 if augment else 1)
+    plain = classification(Linear(), digits)
+    assert task.num_correct(params, model_state, batch) == plain.num_correct(params, model_state, batch)
+
+
+def test_training_on_a_part_takes_so_many_of_the_examples(digits):
+    setup = run.set_up(dataclasses.replace(SMALL, train_examples=256), digits)
+    whole = run.set_up(SMALL, digits)
+    assert setup.shards.image.shape[:2] == (4, 64)
+    np.testing.assert_array_equal(
+        setup.shards.label.reshape(-1), np.asarray(whole.shards.label).reshape(-1)[:256]
+    )
+    with pytest.raises(ValueError, match="1200 examples to train on; got --train-examples 1204"):
+        run.set_up(dataclasses.replace(SMALL, train_examples=1204), digits)
+
+
+def test_validation_comes_every_so_many_epochs_and_last(digits):
+    config = dataclasses.replace(SMALL, epochs=5, validate_every=2)
+    setup = run.set_up(config, digits)
+    metrics = [metrics for _, metrics in run.train(setup, run.start(setup))]
+    assert [one and one.epoch for one in metrics] == [None, 2, None, 4, 5]

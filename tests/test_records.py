@@ -157,7 +157,7 @@ def test_a_record_with_a_figure_of_another_version_is_refused_though_its_checksu
 
 def test_a_record_of_another_format_is_refused_as_such(path):
     rewrite(path, lambda content: content.update(format=2), sign=True)
-    require_refused(path, "has format 2", "this version reads 1", "name another --out")
+    require_refused(path, "has format 2", "this version reads 1", "use another directory")
 
 
 def test_spaces_do_not_make_another_record(path):
@@ -171,7 +171,7 @@ def test_a_record_of_other_settings_is_refused_with_both_values(path):
         records.read_expected(path, wanted)
     assert str(error.value) == (
         f"{path} is of a run with other settings: halve_after [1, 2] there, [1, 3] here; "
-        f"learning_rate 0.001 there, 0.5 here. Name another --out, or delete it to have it run again"
+        f"learning_rate 0.001 there, 0.5 here. Use another directory, or delete it to have it run again"
     )
 
 

@@ -5,12 +5,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from fabricated import write_run
 
-from experiments import figures, grids, report, rows
+from experiments import comparison, figures, grids, records, report, rows
 from experiments.summary import Length, Results
 
 MNIST = rows.load("mnist_protocols")
@@ -28,6 +29,8 @@ def results(tmp_path) -> Path:
         if row.label != "SW-1":
             write_run(tmp_path, MNIST, row, 0.95 + 0.001 * number, epochs=5)
     write_run(tmp_path, MNIST, MNIST.select(["EG-4-0.031"])[0], 0.98, seed=1)
+    for row in MNIST.select(["EG-4-0.031", "AR-4"]):
+        write_run(tmp_path, MNIST, row, 0.9, epochs=5, train_examples=2560)
     for row in (*ALPHA.rows, *PERIOD.rows):
         write_run(tmp_path, ALPHA, row, 0.94, epochs=5)
     return tmp_path
@@ -56,14 +59,14 @@ def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_ours_stands_beside_the_published_figure(results):
-    line = line_of(grids.beside_published(read(results), MNIST), "AR-4")
+    line = line_of(comparison.beside_published(read(results), MNIST), "AR-4")
     # The published accuracy is 0.9861; the fabricated one of the first row is 0.97.
     assert (line["rank-0: thesis"], line["ours"], line["difference"]) == ("98.61", "97.00", "−1.61")
     assert (line["epochs"], line["n"], line["bytes"]) == ("100", "1", "100%")
 
 
 def test_seeds_give_a_mean_and_a_deviation(results):
-    line = line_of(grids.beside_published(read(results), MNIST), "EG-4-0.031")
+    line = line_of(comparison.beside_published(read(results), MNIST), "EG-4-0.031")
     accuracies = 100 * np.array([0.975, 0.98])
     assert line["n"] == "2"
     assert line["ours"] == f"{accuracies.mean():.2f} ± {accuracies.std(ddof=1):.2f}"
@@ -71,7 +74,7 @@ def test_seeds_give_a_mean_and_a_deviation(results):
 
 
 def test_a_row_that_was_not_run_is_empty_and_a_shorter_one_marked(results):
-    grid = grids.beside_published(read(results), MNIST)
+    grid = comparison.beside_published(read(results), MNIST)
     assert line_of(grid, "SW-1")["ours"] == line_of(grid, "SW-1")["n"] == ""
     assert line_of(grid, "EG-4-0.008")["epochs"] == "5†"
     assert "†" in grid.note
@@ -80,9 +83,10 @@ def test_a_row_that_was_not_run_is_empty_and_a_shorter_one_marked(results):
 def test_shorter_runs_are_never_averaged_with_longer_ones(results):
     found = read(results)
     (row,) = MNIST.select(["AR-4"])
-    assert [runs.length.epochs for runs in found.runs(MNIST, row)] == [100, 5]
-    assert [len(runs.records) for runs in found.runs(MNIST, row)] == [1, 1]
-    assert found.lengths(MNIST) == [Length(100, None), Length(5, None)]
+    lengths = [Length(100, None), Length(5, None), Length(5, 2560)]
+    assert [runs.length for runs in found.runs(MNIST, row)] == lengths
+    assert [len(runs.records) for runs in found.runs(MNIST, row)] == [1, 1, 1]
+    assert found.lengths(MNIST) == lengths
 
 
 def test_tables_of_a_group_share_their_runs(results):
@@ -115,7 +119,7 @@ def test_the_same_records_give_the_same_report_to_the_byte(results):
 
 
 def test_every_cell_of_markdown_and_latex_is_in_its_column(results):
-    grid = grids.beside_published(read(results), MNIST)
+    grid = comparison.beside_published(read(results), MNIST)
     columns = len(grid.header)
     for line in grid.markdown().splitlines()[: len(grid.lines) + 2]:
         assert line.count("|") == columns + 1
@@ -145,6 +149,23 @@ def test_a_record_under_another_row_s_name_is_refused(results):
 
     record_of("AR-4").write_bytes(record_of("NC-4").read_bytes())
     with pytest.raises(ValueError, match=r"all_reduce.*seed-0\.json is of a run with other settings"):
+        read(results)
+
+
+@pytest.mark.parametrize("name", ["seed-1.json", "seed-0 (copy).json"])
+def test_a_copied_record_is_not_taken_for_another_seed(name, results):
+    known = next((results / "runs" / "mnist").iterdir())
+    (known / name).write_bytes((known / "seed-0.json").read_bytes())
+    with pytest.raises(ValueError, match="holds the run of seed 0"):
+        read(results)
+
+
+def test_a_record_of_a_version_with_other_settings_is_refused(results):
+    path = next((results / "runs").glob("*/*/seed-0.json"))
+    record = records.read(path)
+    del record.settings["train_examples"]
+    records.write(path, record)
+    with pytest.raises(ValueError, match=r"seed-0\.json is of another version"):
         read(results)
 
 
@@ -189,8 +210,8 @@ def test_a_figure_names_its_axes_and_shows_what_was_measured(plot, results):
 
 def test_curves_show_percent_over_updates(results):
     (runs,) = read(results).of_length(MNIST, Length(100, None))[:1]
-    figure = figures.accuracy_over_updates([runs])
-    (line,) = figure.axes[0].lines if figure else ()
+    figure: Any = figures.accuracy_over_updates([runs])
+    (line,) = figure.axes[0].lines
     metrics = runs.records[0].metrics
     np.testing.assert_array_equal(line.get_xdata(), [epoch.updates for epoch in metrics])
     expected = [100 * epoch.validation_accuracy_mean for epoch in metrics]

@@ -1,7 +1,7 @@
 """What is run first within a time budget, and what the command refuses."""
 
-import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -44,6 +44,23 @@ def test_seeds_that_train_together_follow_each_other():
     assert later[-2:] == [3, 4]
 
 
+@pytest.fixture
+def run_command(monkeypatch, capsys, tmp_path):
+    """Runs, here, the command with its results in tmp_path: exit code, what it showed, its errors."""
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "8")  # as conftest.py has made them
+
+    def run(*arguments: str) -> tuple[Any, str, str]:
+        command = ["reproduce", *arguments, "--out", str(tmp_path / "results")]
+        monkeypatch.setattr(sys, "argv", command)
+        try:
+            code = reproduce.main()
+        except SystemExit as exit:
+            code = exit.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -51,17 +68,34 @@ def test_seeds_that_train_together_follow_each_other():
         (["--minutes", "nan"], "--minutes must be positive"),
         (["--minutes", "1", "--tables", "nowhere"], "no table 'nowhere'"),
         (["--minutes", "1", "--seeds", "0"], "--seeds must be a whole number"),
+        (["--minutes", "1", "--seeds", "1000000000"], "--seeds must be 1000 or less"),
         (["--minutes", "1", "--epochs", "0"], "--epochs must be a whole number"),
+        (["--minutes", "1", "--train-examples", "2564"], "a multiple of that; got 2564"),
         (["--minutes", "1", "--data-dir", "/nowhere"], "/nowhere"),
     ],
 )
-def test_bad_input_gets_a_message(arguments, message, tmp_path):
-    ended = subprocess.run(
-        [sys.executable, "-m", "experiments.reproduce", *arguments, "--out", tmp_path / "results"],
-        capture_output=True,
-        text=True,
-        check=False,
+def test_bad_input_gets_a_message(arguments, message, run_command):
+    code, _, errors = run_command(*arguments)
+    assert code == 2
+    (line,) = errors.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+
+
+def test_it_runs_what_is_missing_and_shows_a_table_last(run_command, monkeypatch, tmp_path):
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "tiny.toml").write_text(
+        'title = "Tiny"\ngroup = "tiny"\n'
+        '[settings]\ndataset = "digits"\nwidth = 8\nepochs = 1\n[rows]\n'
+        'A = { protocol = "all_reduce", published = { rank0 = 0.5 } }\n'
     )
-    assert ended.returncode == 2
-    assert message in ended.stderr
-    assert "Traceback" not in ended.stderr
+    monkeypatch.setattr(rows, "DIRECTORY", tmp_path / "tables")
+    minutes = ["--minutes", "10", "--backend", "vmap"]
+    code, shown, _ = run_command(*minutes, "--seeds", "2")
+    assert code is None
+    assert "Tiny" in shown
+    assert "50.00" in shown  # the published accuracy, in percent
+    assert shown.splitlines()[-1].startswith("2 of 2 runs are done")
+    code, shown, _ = run_command(*minutes, "--seeds", "3")
+    assert "2 of 3 runs are there already" in shown
+    assert shown.splitlines()[-1].startswith("3 of 3 runs are done")

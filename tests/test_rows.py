@@ -57,7 +57,7 @@ def all_rows() -> list[tuple[Table, Row]]:
 
 def table_of(*lines: str, settings: str = "") -> str:
     return "\n".join(
-        ['title = "A table"', 'group = "a group"', "[settings]", settings, "[rows]", *lines]
+        ['title = "A table"', 'group = "a-group"', "[settings]", settings, "[rows]", *lines]
     )
 
 
@@ -184,6 +184,16 @@ MISTAKES = {
         "title = 'x'\ngroup = 'g'\norder = 'last'\n[rows]",
         ["table t: order", "a whole number", "'last'"],
     ),
+    "an order that is true": (
+        "title = 'x'\ngroup = 'g'\norder = true\n[rows]",
+        ["table t: order", "a whole number", "True"],
+    ),
+    "a group that is a path": (
+        "title = 'x'\ngroup = '../g'\n[rows]",
+        ["table t: group", "a-z, 0-9", "'../g'"],
+    ),
+    "no row": (table_of(), ["table t", "there must be a row"]),
+    "a number beyond all bounds": (table_of(f"A = {{ p = 1{'0' * 400} }}"), [ROW, "too large"]),
     "rows in a list": ("title = 'x'\ngroup = 'g'\nrows = [1]", ["table t: rows", "a table", "[1]"]),
     "a row that is a number": (table_of("A = 4"), [ROW, "a table of settings", "4"]),
     "an unknown setting": (table_of("A = { alhpa = 0.5 }"), [ROW, "'alhpa'", "alpha", "workers"]),

@@ -163,11 +163,14 @@ def test_a_record_is_what_a_plain_run_gives(plain_outcome, tmp_path):
     assert not job.checkpoints(tmp_path).path.exists()
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
+@pytest.mark.parametrize(
+    ("row", "backend"),
+    [*((row, "vmap") for row in ROWS.values()), (GOSSIP, "pmap"), (GOSSIP, "shard_map")],
+)
 def test_a_run_that_is_stopped_after_each_epoch_ends_as_an_unbroken_one(
-    row, stop_after_each_epoch, plain_outcome, tmp_path
+    row, backend, stop_after_each_epoch, plain_outcome, tmp_path
 ):
-    (job,) = jobs(row)
+    (job,) = jobs(row, backend=backend)
     # Not "strict": optax's schedule of learning rates compares a float with an integer.
     with jax.numpy_dtype_promotion("standard"):
         assert stop_after_each_epoch([job], tmp_path) == [1, 2, 3]
@@ -295,9 +298,9 @@ def test_one_compilation_serves_all_rows_that_share_a_program(monkeypatch, tmp_p
     traced = []
     train_epoch = training.train_epoch
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments: Any, **options: Any) -> Any:
         traced.append(arguments)
-        return train_epoch(*arguments)
+        return train_epoch(*arguments, **options)
 
     monkeypatch.setattr(training, "train_epoch", counted)
     gossip = 'protocol = "elastic_gossip"'
@@ -335,8 +338,9 @@ def require_alike(first: Record, second: Record) -> None:
     np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
-def test_seeds_that_train_at_once_give_what_each_gives_alone(tmp_path):
-    wanted = jobs(GOSSIP, seeds=(0, 1, 2))
+@pytest.mark.parametrize("backend", ["vmap", "pmap"])
+def test_seeds_that_train_at_once_give_what_each_gives_alone(backend, tmp_path):
+    wanted = jobs(GOSSIP, seeds=(0, 1, 2), backend=backend)
     shown = finish(wanted, tmp_path / "together", together=2)
     assert "seed 0 to 1" in shown
     assert "seed 2," in shown
@@ -400,17 +404,14 @@ def test_seeds_killed_between_their_records_finish(monkeypatch, tmp_path):
     require_alike(read(wanted[1], tmp_path / "killed"), read(wanted[1], tmp_path / "alone"))
 
 
-def test_a_seed_that_has_come_further_alone_starts_anew_with_one_that_has_not_begun(
-    stop_after_each_epoch, monkeypatch, tmp_path
-):
-    """Its old checkpoints, of later epochs, are not taken for those of the new course."""
+def test_a_seed_that_has_come_further_goes_on_alone(monkeypatch, tmp_path):
     wanted, results = jobs(GOSSIP, seeds=(0, 1)), tmp_path / "killed"
-    finish(wanted, tmp_path / "whole", together=2)
     leave_checkpoints(wanted[0], results, monkeypatch)
-    assert stop_after_each_epoch(wanted, results, together=2) == [1, 2, 3]
-    for job in wanted:
-        assert outcome_of(job, results) == outcome_of(job, tmp_path / "whole")
-        assert [start["from_epoch"] for start in read(job, results).provenance] == [0, 1, 2]
+    finish(wanted, results, together=2)
+    finish(wanted, tmp_path / "alone")
+    for job, starts in zip(wanted, ([0, 2], [0]), strict=True):
+        assert outcome_of(job, results) == outcome_of(job, tmp_path / "alone")
+        assert [start["from_epoch"] for start in read(job, results).provenance] == starts
 
 
 def test_a_damaged_record_stops_before_anything_is_trained(monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""An epoch is a Python loop of updates in one loop, and goes through each shard once, shuffled."""
+"""An epoch is what a Python loop of its updates is, and goes through each shard once, shuffled."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from gossip_jax import training
 
 NUM_WORKERS = 4
 KEY = gj.keys.run_key(5)
-DRAW = gj.uniform_peers(NUM_WORKERS, p=0.5)
+DRAW = gj.uniform_peers(NUM_WORKERS, p=0.2)  # two rounds of five are silent
 AXES = (0, 0, None, None)  # of an epoch: the rounds and the key are shared
 
 
@@ -141,3 +141,59 @@ def test_keys_differ_by_seed_purpose_and_every_index():
     ]
     assert len({tuple(np.asarray(jax.random.key_data(key)).tolist()) for key in keys}) == len(keys)
     assert str(jax.random.key_impl(gj.keys.run_key(0))) == "threefry2x32"
+
+
+def toy_epoch(**options: Any):
+    """An epoch on the toy problem, the state before it, and its other arguments."""
+    optimizer = optax.chain(optax.sgd(0.05, momentum=0.9), gj.elastic_gossip(alpha=0.5))
+
+    def loss(params: Any, model_state: Any, batch: Any, key: jax.Array) -> Any:
+        noise = 0.1 * jax.random.normal(key, params.shape)
+        return jnp.mean((batch @ (params + noise) - 1) ** 2), model_state
+
+    first = training.init_worker(jnp.zeros(6), {}, optimizer)
+    state = toy.stack(jax.device_get(first), NUM_WORKERS)
+    inputs, _ = toy.shards(NUM_WORKERS)
+    rounds = training.draw_rounds(DRAW, KEY, 1, 5)
+    is_silent = (np.asarray(rounds.peer) < 0).all(axis=1)
+    assert is_silent.any(), "this test is about both kinds of rounds"
+    assert not is_silent.all(), "this test is about both kinds of rounds"
+    return training.train_epoch(loss, optimizer, 4, **options), state, inputs, rounds
+
+
+def test_runs_in_lockstep_are_what_each_is_alone():
+    """Two runs with rounds of their own, under vmap inside each worker."""
+    together, state, inputs, rounds = toy_epoch(lockstep="runs")
+    alone, *_ = toy_epoch()
+    later = training.draw_rounds(DRAW, KEY, 6, 5)
+    placement = gj.place(NUM_WORKERS, "vmap")
+    run = placement.map(alone, AXES)
+    expected = [run(state, inputs, drawn, KEY) for drawn in (rounds, later)]
+
+    def stack(*trees: Any, axis: int) -> Any:
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves, axis), *trees)
+
+    both = placement.map(jax.vmap(together, in_axes=(0, 0, 0, None), axis_name="runs"), AXES)
+    found = both(
+        stack(state, state, axis=1), jnp.stack([inputs] * 2, 1), stack(rounds, later, axis=0), KEY
+    )
+    for index, one in enumerate(expected):
+        of_one = jax.tree.map(lambda leaf, index=index: leaf[:, index], found)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), of_one, one)
+
+
+def test_an_epoch_runs_where_shard_map_checks_what_varies():
+    epoch, state, inputs, rounds = toy_epoch()
+    expected = gj.place(NUM_WORKERS, "vmap").map(epoch, AXES)(state, inputs, rounds, KEY)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:NUM_WORKERS]), ("workers",))
+    own, shared = jax.sharding.PartitionSpec("workers"), jax.sharding.PartitionSpec()
+
+    def one_block(state: Any, inputs: Any, rounds: Any, key: Any) -> Any:
+        state, inputs = jax.tree.map(lambda leaf: leaf[0], (state, inputs))
+        return jax.tree.map(lambda leaf: leaf[None], epoch(state, inputs, rounds, key))
+
+    mapped = jax.shard_map(
+        one_block, mesh=mesh, in_specs=(own, own, shared, shared), out_specs=own, check_vma=True
+    )
+    found = jax.jit(mapped)(state, inputs, rounds, KEY)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, expected)
