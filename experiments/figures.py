@@ -7,7 +7,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from experiments.config import Config
 from experiments.grids import fraction
@@ -60,8 +60,9 @@ def distance_over_updates(rows: list[RowRuns]) -> Figure | None:
         updates, distance = _series(runs, "consensus_distance")
         axes.plot(updates, distance.mean(axis=0), **style)
         axes.set_yscale("log")
-        for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            which(FuncFormatter(lambda distance, _: f"{distance:g}"))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda distance, _: f"{distance:g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
 
     apart = [
         runs
@@ -145,6 +146,7 @@ def accuracy_against_bytes(rows: list[RowRuns]) -> Figure | None:
             label = f"{runs.row.label} ({level:.2f}), sends nothing"
             axes.axhline(level, color="crimson", linestyle=":", linewidth=1, label=label)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:,.0f}"))
     axes.set_xlabel("MB sent by each worker over the run (log scale)")
     return _with_legend(figure, "rank-0 test accuracy (%)")
 
@@ -241,7 +243,8 @@ def _lines(
         axes.errorbar(
             where,
             [figures.mean() for figures in accuracy],
-            [figures.std(ddof=1) if len(figures) > 1 else 0.0 for figures in accuracy],
+            # No bar for a single run.
+            [figures.std(ddof=1) if len(figures) > 1 else np.nan for figures in accuracy],
             color=color,
             marker="o",
             capsize=2,

@@ -13,6 +13,7 @@ from experiments.cli import make_console, reported
 from experiments.figures import PLOTS
 from experiments.files import write_whole
 from experiments.grids import Grid
+from experiments.protocols import PROTOCOLS
 from experiments.rows import Table
 from experiments.summary import SEED_NOISE, Results
 
@@ -70,7 +71,28 @@ Written by `python -m experiments.report` from the records in `runs/`: change no
 
 The thesis ran each row once. The one published measure of chance is the standard deviation of its
 author's four single-worker runs on MNIST, {noise:.3f} percentage points: two single runs of the same
-settings would then differ by {1.96 * 2**0.5 * noise:.2f} points or more once in twenty times."""
+settings would then differ by {1.96 * 2**0.5 * noise:.2f} points or more once in twenty times.
+{_caution(results)}"""
+
+
+def _caution(results: Results) -> str:
+    """That the published noise may be too small, where the workers of one run differ by more."""
+    full = [
+        (
+            100 * (max(record.result.worker_accuracy) - min(record.result.worker_accuracy)),
+            runs.row.label,
+        )
+        for table in results.tables
+        for row in table.rows
+        for runs in results.runs(table, row)
+        if runs.is_full and PROTOCOLS[row.config.protocol].is_pairwise
+        for record in runs.records
+    ]
+    if not full:
+        return ""
+    spread, label = max(full)
+    return f"""That is little: the replicas of one run, which gossip, differ by up to {spread:.2f}
+points ({label}), so that worker 0's figure of a single run says less than such an interval."""
 
 
 def _claims(results: Results) -> str:
@@ -92,8 +114,8 @@ The rules were written down before the runs, in `experiments/claims.py`. A claim
 between rows' mean accuracies lie above bounds. It *holds* where the confidence interval of each lies
 wholly above its bound, and *does not hold* where one lies wholly below. Else, and where a row has not
 been run at the thesis's length, it is *undecided*. The intervals of a claim hold together with
-{CONFIDENCE:.0%} confidence (Bonferroni). Where a row has one seed, the published noise stands in for
-that of all.
+{CONFIDENCE:.0%} confidence (Bonferroni). Where a row has one seed (or, a rule of later, where all
+seeds agree to the last digit), the published noise stands in for that of all.
 
 {details}"""
 
