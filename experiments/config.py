@@ -101,12 +101,12 @@ class Config:
           ValueError: a setting is out of range.
         """
         for name in ("workers", "period", "epochs", "batch_size", "width", "validate_every"):
-            checks.at_least_one("train", _flag(name), getattr(self, name))
+            checks.at_least_one("train", flag(name), getattr(self, name))
         for name in ("validation_examples", "train_examples"):
             if getattr(self, name) is not None:
-                checks.at_least_one("train", _flag(name), getattr(self, name))
+                checks.at_least_one("train", flag(name), getattr(self, name))
         for epoch in self.halve_after:
-            checks.at_least_one("train", _flag("halve_after"), epoch)
+            checks.at_least_one("train", flag("halve_after"), epoch)
         checks.probability("train", "--p", self.p)
         if self.alpha is not None:
             checks.moving_rate("train", "--alpha", self.alpha)
@@ -135,10 +135,11 @@ class Config:
         return 0.9 / self.workers if self.protocol == "elastic_averaging" else 0.5
 
 
-def _flag(name: str) -> str:
+def flag(name: str) -> str:
+    """A setting as the command line has it."""
     return "--" + name.replace("_", "-")
 
 
 def _require(holds: bool, name: str, allowed: str, value: object) -> None:
     if not holds:
-        raise ValueError(f"train: {_flag(name)} must be {allowed}; got {value}")
+        raise ValueError(f"train: {flag(name)} must be {allowed}; got {value}")

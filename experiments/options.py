@@ -6,6 +6,7 @@ from pathlib import Path
 
 from experiments import sweep
 from experiments.cli import make_cpu_devices
+from experiments.config import flag
 from experiments.rows import Row, Table
 from experiments.sweep import Job
 from gossip_jax import checks
@@ -44,10 +45,10 @@ class SweepOptions:
     def check(self) -> None:
         """Raises ValueError where one is out of range."""
         for name in ("seeds", "seeds_at_once"):
-            flag, value = "--" + name.replace("_", "-"), getattr(self, name)
-            checks.at_least_one("table", flag, value)
+            value = getattr(self, name)
+            checks.at_least_one("table", flag(name), value)
             if value > _MOST_SEEDS:
-                raise ValueError(f"table: {flag} must be {_MOST_SEEDS} or less; got {value}")
+                raise ValueError(f"table: {flag(name)} must be {_MOST_SEEDS} or less; got {value}")
 
     def jobs(self, table: Table, rows: Sequence[Row], seeds: Iterable[int]) -> list[Job]:
         """The runs of these rows with these seeds.

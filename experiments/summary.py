@@ -102,15 +102,15 @@ class Results:
 
     def full(self, table: str, label: str) -> RowRuns | None:
         """The runs of a row that are as long as the thesis's; None where there are none."""
-        found = [
+        full = (
             runs
             for of_name in self.tables
             if of_name.name == table
             for row in of_name.select([label])
             for runs in self.runs(of_name, row)
             if runs.is_full
-        ]
-        return next(iter(found), None)
+        )
+        return next(full, None)
 
 
 def _size(length: Length) -> tuple[float, int]:
