@@ -195,7 +195,7 @@ def _over_updates(
     pairwise = [runs for runs in rows if PROTOCOLS[runs.row.config.protocol].is_pairwise]
     values = sorted({colored(runs.row.config) for runs in pairwise})
     colors = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, max(len(values), 1)))
-    figure = Figure(figsize=(6.2 * len(panels) + 1, 5), layout="constrained")
+    figure = Figure(figsize=(6.2 * len(panels) + 1, 6), layout="constrained")
     all_axes = np.atleast_1d(figure.subplots(1, len(panels), sharey=True))
     for axes, (num_workers, panel) in zip(all_axes, sorted(panels.items()), strict=True):
         for runs in panel:
@@ -214,7 +214,8 @@ def _over_updates(
         axes.set_xlabel("updates")
         axes.set_title(f"W = {num_workers}")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small", ncols=2 if len(panel) > 6 else 1)
+        # Below: within, it would hide lines.
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), fontsize="small", ncols=4)
     all_axes[0].set_ylabel(label)
     return figure
 
