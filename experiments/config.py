@@ -14,6 +14,8 @@ ProtocolName = Literal[
     "no_communication", "all_reduce", "elastic_gossip", "gossiping_sgd", "elastic_averaging"
 ]
 
+_LATER = ("wire_dtype",)  # settings that the first records did not know
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -53,6 +55,9 @@ class Config:
 
     alpha: float | None = None
     """The moving rate. Where not given: 0.5 for elastic_gossip, 0.9 / W for elastic_averaging."""
+
+    wire_dtype: Literal["bfloat16", "float16"] | None = None
+    """Of the gossip protocols: the type that parameters are sent in; their own where not given."""
 
     period: int = 1
     """The communication period: only every so many updates may workers communicate."""
@@ -122,12 +127,16 @@ class Config:
         return dataclasses.replace(self, alpha=self.alpha or self._default_alpha())
 
     def settings(self) -> dict[str, Any]:
-        """What decides the result of a run: everything, but where it runs and where files are."""
+        """What decides the result of a run: everything, but where it runs and where files are.
+
+        A setting that came later than the first records is left out at its default: they still hold.
+        """
         return {
             field.name: list(value) if isinstance(value, tuple) else value
             for field in dataclasses.fields(self)
             if field.name not in ("backend", "data_dir", "out")
             for value in [getattr(self, field.name)]
+            if not (field.name in _LATER and value == field.default)
         }
 
     def _default_alpha(self) -> float:

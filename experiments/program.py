@@ -17,6 +17,7 @@ from experiments.models import make_model
 from experiments.protocols import PROTOCOLS, make_optimizer
 from experiments.task import classification
 from gossip_jax import training
+from gossip_jax.rounds import silence
 from gossip_jax.training import WorkerState
 
 # The settings that reach a compiled program as values, and what stands for them in its name.
@@ -88,13 +89,17 @@ class Program:
         if keys.ndim:
             epoch = jax.vmap(self._epoch("seeds"), in_axes=(0, 0, 0, 0, None), axis_name="seeds")
         mapped: Any = self.placement.map(epoch, in_axes=(0, 0, None, None, None), donate_argnums=(0,))
-        self._compiled[_num_seeds(keys)] = mapped.lower(states, shards, rounds, keys, alpha).compile()
+        self._compiled[_num_seeds(keys)] = mapped.lower(states, shards, rounds, keys, alpha).compile(
+            compiler_options=_options(self.placement)
+        )
         memory.trim()
 
     def _epoch(self, lockstep: str | None = None) -> Callable[..., tuple[WorkerState, Array]]:
         batch_size = self._config.batch_size // self._config.workers
 
         def epoch(state: WorkerState, shard: Any, rounds: gj.Round, key: Array, alpha: Array) -> Any:
+            if not PROTOCOLS[self._config.protocol].is_pairwise:
+                rounds = silence(self._config.workers, rounds.step)  # all are: now known to be
             # α is a value of the program, not a part of it, so that one program serves every α.
             train = training.train_epoch(
                 self._task.loss, self._optimizer(alpha), batch_size, lockstep=lockstep
@@ -109,6 +114,12 @@ class Program:
 
     def _optimizer(self, alpha: Array) -> optax.GradientTransformationExtraArgs:
         return make_optimizer(self._config, alpha, self._updates_per_epoch)
+
+
+def _options(placement: gj.Placement) -> dict[str, Any]:
+    """Of the compiler: on CPU, an analysis that finds that no copy of the parameters is needed."""
+    is_cpu = placement.devices[0].platform == "cpu"
+    return {"xla_cpu_copy_insertion_use_region_analysis": True} if is_cpu else {}
 
 
 def _num_seeds(keys: Array) -> int:

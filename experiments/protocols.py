@@ -27,7 +27,7 @@ def _silence(config: Config, rounds: gj.Round, params: Any) -> Traffic:
 
 
 def _pairwise(config: Config, rounds: gj.Round, params: Any) -> Traffic:
-    return traffic.counted_pairwise(rounds, params)
+    return traffic.counted_pairwise(rounds, params, config.wire_dtype)
 
 
 PROTOCOLS: dict[str, Protocol] = {
@@ -41,10 +41,17 @@ PROTOCOLS: dict[str, Protocol] = {
         False,
     ),
     "elastic_gossip": Protocol(
-        lambda config, local, alpha: optax.chain(local, gj.elastic_gossip(alpha)), _pairwise, True, True
+        lambda config, local, alpha: optax.chain(
+            local, gj.elastic_gossip(alpha, wire_dtype=config.wire_dtype)
+        ),
+        _pairwise,
+        True,
+        True,
     ),
     "gossiping_sgd": Protocol(
-        lambda config, local, alpha: optax.chain(local, gj.gossiping_sgd(config.variant)),
+        lambda config, local, alpha: optax.chain(
+            local, gj.gossiping_sgd(config.variant, wire_dtype=config.wire_dtype)
+        ),
         _pairwise,
         True,
         False,

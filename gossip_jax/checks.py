@@ -5,6 +5,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 
@@ -30,6 +32,22 @@ def probability(owner: str, name: str, value: Any) -> Any:
 def moving_rate(owner: str, name: str, value: Any) -> Any:
     """`value` as a float; ValueError where it is not in (0, 1]. A traced one is taken as it is."""
     return _in_range(owner, name, value, "(0, 1]", lambda number: 0 < number <= 1)
+
+
+def floating_dtype(owner: str, name: str, value: Any) -> np.dtype | None:
+    """`value` as a dtype; ValueError where it is none of floating point. None stays None."""
+    if value is None:
+        return None
+    try:
+        dtype = jnp.dtype(value)
+    except TypeError:
+        dtype = None
+    if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(
+            f"{owner}: {name} must be a type of floating point, such as 'bfloat16', or None; "
+            f"got {value!r}"
+        )
+    return dtype
 
 
 def _in_range(owner: str, name: str, value: Any, allowed: str, holds: Callable[[float], bool]) -> Any:

@@ -4,7 +4,8 @@ Every function here runs under a worker axis bound by `jax.vmap`, `jax.pmap` or 
 sees one worker's values.
 """
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from gossip_jax import wire
 from gossip_jax.matchings import matchings
 
 
@@ -40,10 +42,19 @@ def mean(tree: Any, axis_name: str) -> Any:
                 f"what is to be averaged over {axis_name!r} is the same on every worker already: pass "
                 f"each worker its own parameters (jax.shard_map with in_specs=P({axis_name!r}))"
             )
-    return lax.pmean(tree, axis_name)
+    if axis_name in jax.sharding.get_abstract_mesh().manual_axes:
+        return lax.pmean(tree, axis_name)
+    return jax.tree.map(lambda leaf: _mean_of_rows(leaf, axis_name), tree)
 
 
-def mix(updates: Any, params: Any, weights: Array, contact: Array, axis_name: str) -> Any:
+def mix(
+    updates: Any,
+    params: Any,
+    weights: Array,
+    contact: Array,
+    axis_name: str,
+    wire_dtype: np.dtype | None = None,
+) -> Any:
     """Moves each worker towards others: adds `Σ_k weights[i, k] (θ_k - θ_i)` to worker i's updates.
 
     Workers exchange their replicas where they are in contact, and nowhere else: a round without
@@ -51,7 +62,8 @@ def mix(updates: Any, params: Any, weights: Array, contact: Array, axis_name: st
 
     `lax.ppermute` needs a permutation that is known when the program is compiled. So all pairs of
     workers, ordered by matchings so that disjoint pairs need not wait for each other, are compiled
-    in, each inside a conditional. What chooses among them comes from the round alone: workers that
+    in, each inside a conditional; and once more all pairs of a matching, which then swap at once, for
+    rounds that use it whole. What chooses among them comes from the round alone: workers that
     disagree on a conditional around a collective wait for each other for ever. The time to compile
     grows with the number of pairs, `W (W - 1) / 2`.
 
@@ -61,6 +73,8 @@ def mix(updates: Any, params: Any, weights: Array, contact: Array, axis_name: st
       weights: float [W, W], zero where there is no contact. Worker i uses its row i only.
       contact: bool [W, W], symmetric, false on the diagonal, the same on every worker.
       axis_name: the worker axis.
+      wire_dtype: the floating-point type that replicas are sent in; their own, where None. Both sides
+        of an exchange then go by what was sent, so that they still move by opposite amounts.
 
     Returns:
       The new updates of this worker; what it was given, where it talks to nobody.
@@ -68,27 +82,37 @@ def mix(updates: Any, params: Any, weights: Array, contact: Array, axis_name: st
     num_workers = axis_size(axis_name)
     me = lax.axis_index(axis_name)
 
-    def swap(one: int, other: int, updates: Any) -> Any:
-        """The exchange of one pair.
+    def swap(pairs: Sequence[tuple[int, int]], updates: Any) -> Any:
+        """The exchange of disjoint pairs.
 
         Everyone else keeps its replica: a full permutation also runs under vmap, where a partial one
         does not, and a pair with oneself is no message.
         """
         partner = np.arange(num_workers)
-        partner[[one, other]] = other, one
+        for one, other in pairs:
+            partner[[one, other]] = other, one
         weight = weights[me, jnp.asarray(partner)[me]]
+        permutation = [*enumerate(partner.tolist())]
+        sent = wire.rounded(params, wire_dtype)
 
-        def move(update: Array, mine: Array) -> Array:
-            theirs = lax.ppermute(mine, axis_name, [*enumerate(partner.tolist())])
+        def move(update: Array, mine: Array, theirs: Array) -> Array:
             step = weight.astype(mine.dtype) * (theirs - mine)
             # Selected, not multiplied by a weight of zero: 0 * NaN is NaN.
             return jnp.where(weight != 0, update + step.astype(update.dtype), update)
 
-        return jax.tree.map(move, updates, params)
+        with jax.named_scope("exchange_" + "_".join(f"{one}-{other}" for one, other in pairs)):
+            messages, unpack = wire.pack(sent, wire_dtype)
+            received = unpack([lax.ppermute(part, axis_name, permutation) for part in messages])
+            return jax.tree.map(move, updates, sent, received)
 
     def swap_within(matching: np.ndarray, updates: Any) -> Any:
-        for one, other in _pairs(matching):
-            updates = _when(contact[one, other], lambda u, pair=(one, other): swap(*pair, u), updates)
+        pairs = _pairs(matching)
+        is_whole = jnp.stack([contact[pair] for pair in pairs]).all()
+        # One conditional after another: XLA copies the updates where both branches of one change them.
+        updates = _when(is_whole, lambda u: swap(pairs, u), updates)
+        for pair in pairs if len(pairs) > 1 else []:
+            is_alone = contact[pair] & ~is_whole
+            updates = _when(is_alone, lambda u, pair=pair: swap([pair], u), updates)
         return updates
 
     def swap_all(updates: Any) -> Any:
@@ -128,5 +152,14 @@ def _varying_axes(value: Array) -> frozenset[str]:
     return frozenset(getattr(kind, "varying", None) or getattr(kind, "vma", None) or ())
 
 
-def _pairs(matching: np.ndarray) -> Iterator[tuple[int, int]]:
-    return ((one, int(other)) for one, other in enumerate(matching) if one < other)
+def _mean_of_rows(leaf: Array, axis_name: str) -> Array:
+    """As `lax.pmean`, under vmap, where the workers are the rows of one array and nothing is sent.
+
+    XLA reduces the first axis of an array many times slower on CPU than it adds its rows.
+    """
+    rows = lax.all_gather(leaf, axis_name)
+    return functools.reduce(jnp.add, [rows[i] for i in range(len(rows))]) / len(rows)
+
+
+def _pairs(matching: np.ndarray) -> list[tuple[int, int]]:
+    return [(one, int(other)) for one, other in enumerate(matching) if one < other]

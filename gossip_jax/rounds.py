@@ -86,14 +86,14 @@ def silence(num_workers: int, step: ArrayLike) -> Round:
 
     Args:
       num_workers: W.
-      step: the update it belongs to.
+      step: the update it belongs to, or [...], for stacked rounds.
     """
     # Not through __init__, which makes a traced array of the peers.
-    return Round.tree_unflatten(None, (np.full(num_workers, -1, np.int32), step))
+    return Round.tree_unflatten(None, (np.full((*jnp.shape(step), num_workers), -1, np.int32), step))
 
 
 def is_known_silent(round: Round) -> bool:
-    """Whether a round has no contact, as far as that is known when the program is compiled."""
+    """Whether a round, or stacked ones, have no contact, as far as is known when one compiles."""
     return isinstance(round.peer, np.ndarray) and bool((round.peer < 0).all())
 
 

@@ -9,6 +9,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gossip_jax.draws import Draw
@@ -31,20 +32,22 @@ def silence(num_workers: int) -> Traffic:
     return Traffic(0, np.zeros(num_workers))
 
 
-def counted_pairwise(rounds: Round, params: Any) -> Traffic:
+def counted_pairwise(rounds: Round, params: Any, wire_dtype: Any = None) -> Traffic:
     """The traffic of a pairwise protocol over stacked rounds (or one).
 
     Args:
       rounds: the rounds drawn, `peer` [..., W].
       params: one worker's parameters, or their shapes and dtypes.
+      wire_dtype: the type that they are sent in; their own, where None.
     """
     contact = np.asarray(in_contact(rounds)).reshape(-1, rounds.num_workers, rounds.num_workers)
-    return _pairwise(contact.sum(axis=0, dtype=np.int64), params)
+    return _pairwise(contact.sum(axis=0, dtype=np.int64), params, wire_dtype)
 
 
-def expected_pairwise(draw: Draw, params: Any, num_updates: int) -> Traffic:
+def expected_pairwise(draw: Draw, params: Any, num_updates: int, wire_dtype: Any = None) -> Traffic:
     """The expected traffic of a pairwise protocol over updates 1 to `num_updates`."""
-    return _pairwise(draw.contact_probability() * (num_updates // draw.period), params)
+    contacts = draw.contact_probability() * (num_updates // draw.period)
+    return _pairwise(contacts, params, wire_dtype)
 
 
 def counted_collective(rounds: Round, params: Any, period: int = 1) -> Traffic:
@@ -64,14 +67,18 @@ def expected_collective(num_workers: int, params: Any, num_updates: int, period:
     return _collective(num_workers, num_updates // period, params)
 
 
-def num_bytes(params: Any) -> int:
-    """The size of one replica in bytes."""
-    return sum(leaf.size * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(params))
+def num_bytes(params: Any, wire_dtype: Any = None) -> int:
+    """The size of one replica in bytes, as it is sent."""
+    return sum(
+        leaf.size * jnp.dtype(leaf.dtype if wire_dtype is None else wire_dtype).itemsize
+        for leaf in jax.tree.leaves(params)
+    )
 
 
-def _pairwise(contacts: np.ndarray, params: Any) -> Traffic:
+def _pairwise(contacts: np.ndarray, params: Any, wire_dtype: Any) -> Traffic:
     """From the number of contacts of each pair, [W, W], symmetric."""
-    return Traffic(contacts.sum().item() / 2, contacts.sum(axis=1) * float(num_bytes(params)))
+    replica = float(num_bytes(params, wire_dtype))
+    return Traffic(contacts.sum().item() / 2, contacts.sum(axis=1) * replica)
 
 
 def _collective(num_workers: int, exchanges: int, params: Any) -> Traffic:

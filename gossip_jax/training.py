@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 from gossip_jax import exchange, keys
 from gossip_jax.draws import Draw
 from gossip_jax.keys import Purpose
-from gossip_jax.rounds import Round, silence
+from gossip_jax.rounds import Round, is_known_silent, silence
 
 Loss = Callable[[Any, Any, Any, Array], tuple[Array, Any]]
 """(params, model_state, batch, key) -> (loss, model_state)"""
@@ -81,7 +81,8 @@ def train_epoch(
     Share `rounds` and `key` between workers (`in_axes=None`).
 
     Updates in silent rounds are compiled for themselves, without the exchange of a pairwise protocol:
-    they cost what they would without one. An epoch cannot be differentiated in reverse mode.
+    they cost what they would without one. Where all are known to be silent (`rounds.silence`), nothing
+    else is compiled. An epoch cannot be differentiated in reverse mode.
 
     Args:
       loss: the training loss of one worker.
@@ -115,9 +116,15 @@ def train_epoch(
         order = jax.random.permutation(shuffle_key, num_examples)
         batches = order[: num_updates * batch_size].reshape(num_updates, batch_size)
 
-        talks = (rounds.peer >= 0).any(axis=1)
-        if lockstep is not None:
-            talks = lax.pmax(talks.astype(jnp.int32), lockstep) > 0
+        def step(carry: Any, talking: bool) -> Any:
+            t, state, total = carry
+            round = silence(rounds.num_workers, rounds.step[t])
+            if talking:
+                round = jax.tree.map(lambda leaf: leaf[t], rounds)
+            key_of_step = keys.derive(key, Purpose.MODEL, round.step, worker)
+            batch = jax.tree.map(lambda leaf: leaf[batches[t]], shard)
+            state, value = update(state, batch, round, key_of_step)
+            return t + 1, state, total + value.astype(jnp.float32)
 
         def advance(carry: Any, talking: bool) -> Any:
             """As many updates as follow each other in rounds that talk, or in silent ones."""
@@ -126,21 +133,19 @@ def train_epoch(
                 t, *_ = carry
                 return (t < num_updates) & (talks[t] == talking)
 
-            def step(carry: Any) -> Any:
-                t, state, total = carry
-                round = jax.tree.map(lambda leaf: leaf[t], rounds)
-                key_of_step = keys.derive(key, Purpose.MODEL, round.step, worker)
-                batch = jax.tree.map(lambda leaf: leaf[batches[t]], shard)
-                if not talking:
-                    round = silence(round.num_workers, round.step)
-                state, value = update(state, batch, round, key_of_step)
-                return t + 1, state, total + value.astype(jnp.float32)
+            return lax.while_loop(is_next, functools.partial(step, talking=talking), carry)
 
-            return lax.while_loop(is_next, step, carry)
+        def advance_to_silence(carry: Any) -> Any:
+            if is_known_silent(rounds):
+                return step(carry, talking=False)
+            return advance(advance(carry, talking=False), talking=True)
 
+        talks = (rounds.peer >= 0).any(axis=1)
+        if lockstep is not None:
+            talks = lax.pmax(talks.astype(jnp.int32), lockstep) > 0
         _, state, total = lax.while_loop(
             lambda carry: carry[0] < num_updates,
-            lambda carry: advance(advance(carry, talking=False), talking=True),
+            advance_to_silence,
             (jnp.int32(0), state, exchange.varying(jnp.float32(0), axis_name)),
         )
         return state, total / num_updates

@@ -1,5 +1,6 @@
 """Properties 3 and 4: silence is free, and only the two who talk pay. Shown on the compiled program."""
 
+import itertools
 import re
 from typing import Any
 
@@ -13,6 +14,7 @@ from hlo import Instruction, collectives, computations, mixing, unconditional
 
 import gossip_jax as gj
 from gossip_jax import rounds
+from gossip_jax.matchings import matchings
 
 SIZE = 1237  # of a replica: a prime, so that no other array of the program has it as an extent
 
@@ -52,11 +54,11 @@ def test_nothing_is_exchanged_outside_a_conditional(case, backend, num_workers):
 @pytest.mark.parametrize("num_workers", [4, 5, 8])
 @pytest.mark.parametrize("backend", ["pmap", "shard_map"])
 @pytest.mark.parametrize("case", PAIRWISE, ids=lambda case: case.name)
-def test_each_exchange_swaps_one_pair_by_itself_and_all_pairs_can(case, backend, num_workers):
+def test_each_exchange_swaps_one_pair_or_a_whole_matching_by_itself(case, backend, num_workers):
     program = compiled(case.one_update(), backend, num_workers, update_arguments(case, num_workers))
     seen = set()
     for part in computations(program)[0].values():
-        pairs_of_part = set()
+        of_part = set()
         for instruction in collectives(part):
             if instruction.opcode.endswith("-done"):
                 continue
@@ -64,13 +66,17 @@ def test_each_exchange_swaps_one_pair_by_itself_and_all_pairs_can(case, backend,
             listed = re.search(r"source_target_pairs=\{((?:\{\d+,\d+\},?)+)\}", instruction.line)
             assert listed
             ends = {int(a): int(b) for a, b in re.findall(r"(\d+),(\d+)", listed[1])}
-            assert sorted(ends) == sorted(ends.values()) == list(range(num_workers))
-            moving = [worker for worker, target in ends.items() if target != worker]
-            assert len(moving) == 2, "two workers swap, and the rest keep what they have"
-            pairs_of_part.add(frozenset(moving))
-        assert len(pairs_of_part) <= 1, "a conditional to itself for each pair"
-        seen |= pairs_of_part
-    assert len(seen) == num_workers * (num_workers - 1) // 2
+            assert sorted(ends) == list(range(num_workers)), "everyone keeps or gets a replica"
+            assert all(ends[ends[worker]] == worker for worker in ends), "workers swap, in pairs"
+            of_part.add(frozenset((a, b) for a, b in ends.items() if a < b))
+        assert len(of_part) <= 1, "a conditional to itself for each exchange"
+        seen |= of_part
+    single = {frozenset([pair]) for pair in itertools.combinations(range(num_workers), 2)}
+    whole = {
+        frozenset((a, b) for a, b in enumerate(matching.tolist()) if a < b)
+        for matching in matchings(num_workers)
+    }
+    assert seen == single | whole
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -3,6 +3,8 @@
 θ_i ← θ_i + u_i - α Σ_{k ∈ K_i} (θ_i - θ_k),    K_i = {k : i picked k, or k picked i}
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 import optax
 from jax import Array
@@ -12,7 +14,9 @@ from gossip_jax.protocols._pairwise import pairwise
 from gossip_jax.rounds import Round, in_contact
 
 
-def elastic_gossip(alpha: float, axis_name: str = "workers") -> optax.GradientTransformationExtraArgs:
+def elastic_gossip(
+    alpha: float, axis_name: str = "workers", wire_dtype: Any = None
+) -> optax.GradientTransformationExtraArgs:
     """Elastic Gossip: two workers in contact pull each other's parameters together.
 
     Worker i moves by `u_i - α Σ_{k ∈ K_i} (θ_i - θ_k)`, where `u_i` is the update from the
@@ -27,14 +31,17 @@ def elastic_gossip(alpha: float, axis_name: str = "workers") -> optax.GradientTr
     Args:
       alpha: the moving rate α, in (0, 1].
       axis_name: the worker axis.
+      wire_dtype: the type of floating point that parameters are sent in, such as "bfloat16", which
+        halves the bytes; their own type by default. Both sides then go by what was sent, so that
+        their moves stay opposite, and replicas that agree stay as they are.
 
     Returns:
       A transformation without state, to go *after* the optimizer in the chain. Its `update` needs
       `params` and `round=`.
 
     Raises:
-      ValueError: α is out of range; in `update`, `params` or `round` is missing, or the round is
-        of another W than the axis.
+      ValueError: α is out of range, or `wire_dtype` no type of floating point; in `update`, `params` or
+        `round` is missing, or the round is of another W than the axis.
       TypeError: in `update`, a parameter is not floating point.
 
     Examples:
@@ -49,4 +56,4 @@ def elastic_gossip(alpha: float, axis_name: str = "workers") -> optax.GradientTr
     def weights(round: Round) -> Array:
         return jnp.where(in_contact(round), jnp.asarray(alpha, jnp.float32), 0)
 
-    return pairwise("elastic_gossip", weights, axis_name)
+    return pairwise("elastic_gossip", weights, axis_name, wire_dtype)

@@ -4,7 +4,7 @@ pull:  θ_i ← θ_i + u_i - ½ (θ_i - θ_k)    for the one peer k whom i picke
 push:  θ_i ← u_i + mean of θ_i and of θ_k for every k that picked i
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import optax
@@ -15,7 +15,7 @@ from gossip_jax.rounds import Round, initiated
 
 
 def gossiping_sgd(
-    variant: Literal["pull", "push"] = "pull", axis_name: str = "workers"
+    variant: Literal["pull", "push"] = "pull", axis_name: str = "workers", wire_dtype: Any = None
 ) -> optax.GradientTransformationExtraArgs:
     """Gossiping SGD: a worker averages itself with what it fetched, or with what it was sent.
 
@@ -30,14 +30,17 @@ def gossiping_sgd(
     Args:
       variant: "pull" or "push".
       axis_name: the worker axis.
+      wire_dtype: the type of floating point that parameters are sent in, such as "bfloat16", which
+        halves the bytes; their own type by default. Both sides then go by what was sent, so that
+        their moves stay opposite, and replicas that agree stay as they are.
 
     Returns:
       A transformation without state, to go *after* the optimizer in the chain. Its `update` needs
       `params` and `round=`.
 
     Raises:
-      ValueError: an unknown variant; in `update`, `params` or `round` is missing, or the round is
-        of another W than the axis.
+      ValueError: an unknown variant, or `wire_dtype` no type of floating point; in `update`, `params`
+        or `round` is missing, or the round is of another W than the axis.
       TypeError: in `update`, a parameter is not floating point.
 
     Examples:
@@ -49,7 +52,7 @@ def gossiping_sgd(
     """
     if variant not in _WEIGHTS:
         raise ValueError(f"gossiping_sgd: variant must be 'pull' or 'push'; got {variant!r}")
-    return pairwise("gossiping_sgd", _WEIGHTS[variant], axis_name)
+    return pairwise("gossiping_sgd", _WEIGHTS[variant], axis_name, wire_dtype)
 
 
 def _pull(round: Round) -> Array:

@@ -1,0 +1,1 @@
+"""How long an update takes, and why: `python -m experiments.bench`."""
