@@ -73,7 +73,7 @@ class Program:
         """Trains one run for an epoch, or several with different seeds: as `compile_epoch` says."""
         return self._compiled[_num_seeds(keys)](states, shards, rounds, keys, alpha)
 
-    def compile_epoch(self, states: Any, shards: Any, rounds: Any, keys: Any, alpha: Array) -> None:
+    def compile_epoch(self, states: Any, shards: Any, rounds: Any, keys: Any, alpha: Array) -> Any:
         """Compiles an epoch for arguments like these, where that has not been done.
 
         Args:
@@ -82,17 +82,21 @@ class Program:
           rounds: of the epoch, stacked [T, ...]; of several seeds [S, T, ...].
           keys: the key of the run; of several seeds [S] of them.
           alpha: the moving rate, float32 scalar, the same for all seeds.
+
+        Returns:
+          The compiled program, as `jax.stages.Compiled`.
         """
         if _num_seeds(keys) in self._compiled:
-            return
+            return self._compiled[_num_seeds(keys)]
         epoch = self._epoch()
         if keys.ndim:
             epoch = jax.vmap(self._epoch("seeds"), in_axes=(0, 0, 0, 0, None), axis_name="seeds")
         mapped: Any = self.placement.map(epoch, in_axes=(0, 0, None, None, None), donate_argnums=(0,))
-        self._compiled[_num_seeds(keys)] = mapped.lower(states, shards, rounds, keys, alpha).compile(
-            compiler_options=_options(self.placement)
-        )
+        lowered = mapped.lower(states, shards, rounds, keys, alpha)
+        compiled = lowered.compile(compiler_options=_options(self.placement))
+        self._compiled[_num_seeds(keys)] = compiled
         memory.trim()
+        return compiled
 
     def _epoch(self, lockstep: str | None = None) -> Callable[..., tuple[WorkerState, Array]]:
         batch_size = self._config.batch_size // self._config.workers

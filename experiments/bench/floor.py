@@ -9,7 +9,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
+from jax.sharding import AxisType, Mesh, PartitionSpec
 
 LEARNING_RATE, MOMENTUM = 0.001, 0.99
 MEAN, STD = 0.1307, 0.3081  # of MNIST's pixels, scaled to [0, 1]
@@ -44,7 +46,7 @@ def epoch(batch_size: int, num_updates: int) -> Callable[[Any, Any, Array], tupl
 
     def run(state: Any, shard: Any, key: Array) -> tuple[Any, Array]:
         image, label = shard
-        shuffle_key, dropout_key = jax.random.split(key)
+        shuffle_key, dropout_key = jax.random.split(jax.random.fold_in(key, lax.axis_index("workers")))
         order = jax.random.permutation(shuffle_key, len(label))
 
         def step(state: Any, inputs: Any) -> tuple[Any, Array]:
@@ -62,3 +64,26 @@ def epoch(batch_size: int, num_updates: int) -> Callable[[Any, Any, Array], tupl
         return state, values.mean()
 
     return run
+
+
+def on_all_workers(run: Callable[..., Any], backend: str, num_workers: int) -> Any:
+    """An `epoch` on stacked states and shards, which takes over the states' buffers."""
+    in_axes = (0, 0, None)
+    if backend == "vmap":
+        return jax.jit(jax.vmap(run, in_axes, axis_name="workers"), donate_argnums=0)
+    devices = np.array(jax.devices()[:num_workers])
+    if backend == "pmap":
+        return jax.pmap(
+            run, axis_name="workers", in_axes=in_axes, donate_argnums=0, devices=devices.tolist()
+        )
+
+    def one_block(state: Any, shard: Any, key: Array) -> Any:
+        state, shard = jax.tree.map(lambda leaf: leaf[0], (state, shard))
+        return jax.tree.map(lambda leaf: leaf[None], run(state, shard, key))
+
+    mesh = Mesh(devices, ("workers",), axis_types=(AxisType.Auto,))
+    own, shared = PartitionSpec("workers"), PartitionSpec()
+    mapped = jax.shard_map(
+        one_block, mesh=mesh, in_specs=(own, own, shared), out_specs=own, check_vma=False
+    )
+    return jax.jit(mapped, donate_argnums=0)
