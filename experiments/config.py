@@ -96,6 +96,9 @@ class Config:
     seed: int = 0
     """The same seed gives the same result, on every backend."""
 
+    profile: Path | None = None
+    """A directory for a trace of a few updates by JAX's profiler, made before the run begins."""
+
     out: Path | None = None
     """A new directory for the results; runs/DATASET-PROTOCOL-TIME-PROCESS where not given."""
 
@@ -134,7 +137,7 @@ class Config:
         return {
             field.name: list(value) if isinstance(value, tuple) else value
             for field in dataclasses.fields(self)
-            if field.name not in ("backend", "data_dir", "out")
+            if field.name not in ("backend", "data_dir", "profile", "out")
             for value in [getattr(self, field.name)]
             if not (field.name in _LATER and value == field.default)
         }

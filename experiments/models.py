@@ -5,6 +5,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from experiments.convolution import convolve
+
 _he_normal = nn.initializers.variance_scaling(2.0, "fan_in", "normal")
 
 
@@ -83,6 +85,7 @@ def _conv(x: Array, features: int, size: int, stride: int = 1) -> Array:
         padding=size // 2,
         use_bias=False,
         kernel_init=_he_normal,
+        conv_general_dilated=convolve,
     )(x)
 
 

@@ -21,7 +21,15 @@ from gossip_jax.rounds import silence
 from gossip_jax.training import WorkerState
 
 # The settings that reach a compiled program as values, and what stands for them in its name.
-_FREE = {"p": 0.0, "seed": 0, "epochs": 1, "validate_every": 1, "out": None, "data_dir": None}
+_FREE = {
+    "p": 0.0,
+    "seed": 0,
+    "epochs": 1,
+    "validate_every": 1,
+    "out": None,
+    "data_dir": None,
+    "profile": None,
+}
 _FREE_OF_PAIRWISE = {"alpha": None, "peers": "uniform", "period": 1}
 
 
@@ -63,7 +71,7 @@ class Program:
         self._task = classification(
             make_model(config.model, dataset.num_classes, config.width), dataset, config.augment
         )
-        self._compiled: dict[int, Any] = {}
+        self._compiled: dict[Any, Any] = {}  # by what `_shape` says
         self.placement = gj.place(config.workers, config.backend)
         self.init = self.placement.map(self._init_worker, in_axes=(None,))
         self.score = self.placement.map(self._task.num_correct, in_axes=(0, 0, None))
@@ -71,7 +79,7 @@ class Program:
 
     def epoch(self, states: Any, shards: Any, rounds: Any, keys: Any, alpha: Array) -> Any:
         """Trains one run for an epoch, or several with different seeds: as `compile_epoch` says."""
-        return self._compiled[_num_seeds(keys)](states, shards, rounds, keys, alpha)
+        return self._compiled[_shape(rounds, keys)](states, shards, rounds, keys, alpha)
 
     def compile_epoch(self, states: Any, shards: Any, rounds: Any, keys: Any, alpha: Array) -> Any:
         """Compiles an epoch for arguments like these, where that has not been done.
@@ -86,15 +94,16 @@ class Program:
         Returns:
           The compiled program, as `jax.stages.Compiled`.
         """
-        if _num_seeds(keys) in self._compiled:
-            return self._compiled[_num_seeds(keys)]
+        shape = _shape(rounds, keys)
+        if shape in self._compiled:
+            return self._compiled[shape]
         epoch = self._epoch()
         if keys.ndim:
             epoch = jax.vmap(self._epoch("seeds"), in_axes=(0, 0, 0, 0, None), axis_name="seeds")
         mapped: Any = self.placement.map(epoch, in_axes=(0, 0, None, None, None), donate_argnums=(0,))
         lowered = mapped.lower(states, shards, rounds, keys, alpha)
         compiled = lowered.compile(compiler_options=_options(self.placement))
-        self._compiled[_num_seeds(keys)] = compiled
+        self._compiled[shape] = compiled
         memory.trim()
         return compiled
 
@@ -126,6 +135,6 @@ def _options(placement: gj.Placement) -> dict[str, Any]:
     return {"xla_cpu_copy_insertion_use_region_analysis": True} if is_cpu else {}
 
 
-def _num_seeds(keys: Array) -> int:
-    """Of the keys of several runs; 0 for the key of one, which has no axis of seeds."""
-    return keys.shape[0] if keys.ndim else 0
+def _shape(rounds: gj.Round, keys: Array) -> tuple[Any, ...]:
+    """What arguments of programs differ in: the number of seeds, if several, and of updates."""
+    return (*keys.shape, rounds.step.shape)

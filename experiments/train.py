@@ -9,6 +9,7 @@ from experiments import data, memory, run
 from experiments.cli import make_console, make_cpu_devices, new_path, reported
 from experiments.config import Config
 from experiments.console import EpochProgress, result_table
+from experiments.profiling import profile
 from experiments.run_directory import RunDirectory, require_free
 
 
@@ -26,6 +27,8 @@ def main() -> None:
         setup = run.set_up(config, data.load(config.dataset, config.data_dir))
         directory = RunDirectory(out)
         directory.write_config(setup)
+        if config.profile is not None:
+            profile(setup, config.profile)
     with reported(OSError, kept=out):
         result = train(setup, directory, console)
     console.print(result_table({config.protocol: result}))

@@ -59,9 +59,11 @@ def train_update(
 
     def update(state: WorkerState, batch: Any, round: Round, key: Array) -> tuple[WorkerState, Array]:
         gradient = jax.value_and_grad(loss, has_aux=True)
-        (value, model_state), grads = gradient(state.params, state.model_state, batch, key)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params, round=round)
-        params = optax.apply_updates(state.params, updates)
+        with jax.named_scope("gradient"):
+            (value, model_state), grads = gradient(state.params, state.model_state, batch, key)
+        with jax.named_scope("optimizer"):
+            updates, opt_state = optimizer.update(grads, state.opt_state, state.params, round=round)
+            params = optax.apply_updates(state.params, updates)
         return WorkerState(params, opt_state, model_state), value
 
     return update
