@@ -58,7 +58,7 @@ def _backward(strides: Any, padding: Any, kept: Any, out: Array) -> tuple[Array,
     to_image = lax.conv_general_dilated(
         out, turned, (1, 1), of_image, lhs_dilation=strides, dimension_numbers=_LAYOUT
     )
-    # The images, as a batch of channels, are convolved with the output's gradient, summed over examples.
+    # The images, as a batch of channels, convolved with the output's gradient: a sum over examples.
     to_kernel = lax.conv_general_dilated(
         x.transpose(3, 1, 2, 0),
         out.transpose(1, 2, 0, 3),

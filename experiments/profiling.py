@@ -37,7 +37,9 @@ def profile(setup: Setup, directory: Path) -> None:
     one_round = jax.tree.map(lambda leaf: leaf[:1], rounds)
     update = setup.program.compile_epoch(state, setup.shards, one_round, *rest)
     state, _ = jax.block_until_ready(update(state, setup.shards, one_round, *rest))  # warms up
-    with jax.profiler.trace(directory, create_perfetto_trace=True):
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0  # Python's own calls would hide the rest
+    with jax.profiler.trace(directory, create_perfetto_trace=True, profiler_options=options):
         for index in sorted(np.concatenate(chosen).tolist()):
             one_round = jax.tree.map(lambda leaf, index=index: leaf[index : index + 1], rounds)
             with (

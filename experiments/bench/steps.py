@@ -52,13 +52,13 @@ class Program:
 
     def __init__(self, compiled: Any, state: Any, train: Callable[[Any, Any], Any], seconds: float):
         """`train` makes a state and a loss of a state and rounds."""
-        self.compile_seconds = seconds
-        self._compiled, self._state, self._train = compiled, state, train
+        self.compiled, self.compile_seconds = compiled, seconds
+        self._state, self._train = state, train
 
     @property
     def memory(self) -> int:
         """The bytes that it takes on a device: for arguments, results and temporary values."""
-        sizes = self._compiled.memory_analysis()
+        sizes = self.compiled.memory_analysis()
         return (
             sizes.argument_size_in_bytes
             + sizes.output_size_in_bytes

@@ -1,0 +1,87 @@
+"""An update does no more than it must: no copies of parameters, no growth. And it can be looked at."""
+
+import gzip
+import json
+import re
+from typing import Any
+
+import jax
+import pytest
+from hlo import computations
+
+from experiments import data, run
+from experiments.bench import steps
+from experiments.config import Config
+from experiments.profiling import profile
+
+WIDTH, WORKERS = 96, 4  # a width that nothing else in the program has
+
+
+@pytest.fixture(scope="module")
+def dataset() -> data.Dataset:
+    return steps.synthetic(WORKERS * 2 * steps.BATCH)
+
+
+@pytest.fixture(scope="module", params=["pmap", "vmap"])
+def floor(request, dataset) -> tuple[str, int]:
+    """A backend, and how often the update written by hand copies parameters on it."""
+    backend = request.param
+    return backend, copies(steps.floor_program(dataset, WORKERS, backend, WIDTH))
+
+
+def copies(program: steps.Program) -> int:
+    """How often arrays of the parameters' shapes are copied."""
+    found, _ = computations(program.compiled.as_text())
+    shape = re.compile(rf"f32\[({WORKERS},|1,)?(784|{WIDTH}),{WIDTH}\]")
+    instructions = [i for part in found.values() for i in part]
+    assert any(shape.match(i.shape) for i in instructions), "the checker must see the parameters"
+    return sum(i.opcode.startswith("copy") and bool(shape.match(i.shape)) for i in instructions)
+
+
+@pytest.mark.parametrize("protocol", steps.SETTINGS)
+def test_parameters_are_copied_no_more_often_than_in_an_update_written_by_hand(
+    protocol, floor, dataset
+):
+    backend, copied_by_hand = floor
+    config = steps.configured(protocol, WORKERS, backend, WIDTH)
+    assert copies(steps.protocol_program(config, dataset)) <= copied_by_hand
+
+
+def test_the_checker_sees_a_copy(dataset):
+    """Of what is returned beside what it was made into."""
+    program = steps.floor_program(dataset, WORKERS, "vmap", WIDTH)
+    before = copies(program)
+    keep = jax.jit(lambda state: (state, jax.tree.map(jax.numpy.copy, state)))
+    program.compiled = keep.lower(program._state).compile()
+    assert copies(program) > before
+
+
+def test_memory_does_not_grow_over_a_run():
+    setup = run.set_up(Config(width=16, epochs=6, p=0.5), data.load("digits"))
+    sizes = []
+    for progress, _ in run.train(setup, run.start(setup)):
+        jax.block_until_ready(progress.state)
+        sizes.append(sum(array.nbytes for array in jax.live_arrays()))
+    assert len(set(sizes[1:])) == 1, "live arrays are the same after every epoch"
+
+
+@pytest.mark.parametrize("backend", ["pmap", "vmap"])
+def test_a_trace_names_updates_and_exchanges(backend, tmp_path):
+    setup = run.set_up(Config(width=16, backend=backend, p=0.125), data.load("digits"))
+    profile(setup, tmp_path)
+    (path,) = tmp_path.rglob("perfetto_trace.json.gz")
+    names = [str(event.get("name")) for event in json.loads(gzip.decompress(path.read_bytes()))]
+    assert names.count("update") == 6
+    assert names.count("silence") == 3
+    assert sum(bool(re.fullmatch(r"exchange \d-\d(, \d-\d)*", name)) for name in names) == 3
+
+
+def test_operations_carry_the_names_of_what_they_are_for():
+    setup = run.set_up(Config(width=16, backend="pmap", p=0.125), data.load("digits"))
+    state = run.start(setup).state
+    arguments: Any = (state, setup.shards, run._rounds(setup, 0), setup.key, jax.numpy.float32(0.5))
+    program = setup.program.compile_epoch(*arguments).as_text()
+    scopes = set(re.findall(r"/(gradient|optimizer|exchange_\d-\d(?:_\d-\d)*)/", program))
+    pairs = {f"exchange_{i}-{k}" for i in range(4) for k in range(i + 1, 4)}
+    matchings = {"exchange_0-3_1-2", "exchange_0-2_1-3", "exchange_0-1_2-3"}
+    assert scopes == {"gradient", "optimizer"} | pairs | matchings
