@@ -70,7 +70,8 @@ def test_a_trace_names_updates_and_exchanges(backend, tmp_path):
     setup = run.set_up(Config(width=16, backend=backend, p=0.125), data.load("digits"))
     profile(setup, tmp_path)
     (path,) = tmp_path.rglob("perfetto_trace.json.gz")
-    names = [str(event.get("name")) for event in json.loads(gzip.decompress(path.read_bytes()))]
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    names = [str(event.get("name")) for event in events]
     assert names.count("update") == 6
     assert names.count("silence") == 3
     assert sum(bool(re.fullmatch(r"exchange \d-\d(, \d-\d)*", name)) for name in names) == 3
