@@ -144,5 +144,5 @@ def begin(journals: Sequence[Journal], say: Callable[[str], object]) -> list[Pro
         try:
             return [journal.restore(epoch) for journal in journals]
         except DamagedCheckpointError as error:
-            say(f"warning: {brief(error).split('. Delete it')[0]}; trying the one before")
+            say(f"warning: {brief(error).split('. Delete it')[0]}; taking the one before, or the start")
     return [journal.restore(0) for journal in journals]

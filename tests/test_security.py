@@ -4,13 +4,15 @@ import json
 import pickle
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from experiments import data, records, rows, train
+from experiments import data, records, rows, run, train
 from experiments.checkpoints import Checkpoints
+from experiments.program import Programs
 from experiments.run_directory import RunDirectory
 
 RUN = ["--width", "8", "--epochs", "2", "--backend", "vmap"]
@@ -24,6 +26,14 @@ class Bomb:
 
     def __reduce__(self):
         return Path.touch, (self.path,)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compile_once() -> Iterator[None]:
+    programs = Programs(data.load("digits"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(run, "Programs", lambda _: programs)
+        yield
 
 
 def train_cli(monkeypatch, *arguments: str) -> int:
