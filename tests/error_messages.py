@@ -108,6 +108,7 @@ class Command:
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     main: Callable[[], None] = train.main
     says: str = "error: "  # with which the lines begin that are shown
+    is_sick: bool = False  # a worker of the run
 
 
 @contextlib.contextmanager
@@ -166,9 +167,8 @@ def signalled(module: Any) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def sick_worker() -> Iterator[None]:
-    """The gradients of worker 2 are NaN at update 5."""
+def with_a_sick_worker(programs: program.Programs) -> Any:
+    """The programs, but that the gradients of worker 2 are NaN at update 5."""
     key = jax.random.key_data(gj.keys.derive(gj.keys.run_key(0), gj.keys.Purpose.MODEL, 5, 2))
     make_task = program.classification
 
@@ -182,8 +182,11 @@ def sick_worker() -> Iterator[None]:
 
         return task._replace(loss=loss)
 
-    with mock.patch.object(program, "classification", classification):
-        yield
+    def make(*arguments: Any) -> Any:
+        with mock.patch.object(program, "classification", classification):
+            return programs(*arguments)
+
+    return make
 
 
 SMALL = "--width 8 --epochs 2 --backend vmap"
@@ -237,24 +240,24 @@ COMMANDS = (
     Command("drop rate outside [0, 1)", "--drop-rate 1"),
     Command("drop rate where all wait for all", "--drop-rate 0.1 --protocol all_reduce"),
     Command("isolation where all wait for all", "--on-nan isolate --protocol all_reduce"),
-    Command("NaN, and --on-nan stop", f"{SMALL} --out nan-1", sick_worker),
+    Command("NaN, and --on-nan stop", f"{SMALL} --out nan-1", is_sick=True),
     Command(
         "NaN, and --on-nan isolate",
         f"{SMALL} --on-nan isolate --out nan-2",
-        sick_worker,
         says="worker ",
+        is_sick=True,
     ),
     Command(
         "NaN, and --on-nan restart",
         f"{SMALL} --on-nan restart --out nan-3",
-        sick_worker,
         says="worker ",
+        is_sick=True,
     ),
     Command(
         "NaN, and --on-nan continue",
-        f"{SMALL} --on-nan continue --out nan-4 --p 0",
-        sick_worker,
+        f"{SMALL} --on-nan continue --p 0 --out nan-4",
         says="worker ",
+        is_sick=True,
     ),
     Command("NaN in all workers", f"{SMALL} --on-nan isolate --learning-rate 1e30 --out nan-5"),
     Command("unknown table", "mnist", main=table.main),
@@ -280,10 +283,9 @@ def said_by_command(command: Command, programs: Any) -> str:
     """What is printed, in one line, without the folder that it was run in and tyro's frame."""
     shown, message = io.StringIO(), io.StringIO()
     argv = [command.main.__module__, *shlex.split(command.arguments)]
-    is_sound = command.around is not sick_worker
     with (
         mock.patch.object(sys, "argv", argv),
-        mock.patch.object(run, "Programs", programs if is_sound else run.Programs),
+        mock.patch.object(run, "Programs", return_value=programs[command.is_sick]),
         contextlib.redirect_stdout(shown),
         contextlib.redirect_stderr(message),
         command.around(),
@@ -300,13 +302,14 @@ def said_by_command(command: Command, programs: Any) -> str:
 def document() -> str:
     """docs/errors.md, from what is said here and now."""
     parts = [HEAD, "\n## The library\n", *_table((c.what, c.code, said_by(c)) for c in CALLS)]
-    programs = program.Programs(data.load("digits"))
+    digits = data.load("digits")
+    programs = program.Programs(digits), with_a_sick_worker(program.Programs(digits))
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), _eight_devices():
-        for epochs, name in ((2, "stopped"), (2, "finished")):
-            _quietly(f"--width 8 --epochs {epochs} --backend vmap --out {name}", lambda _: programs)
+        for name in ("stopped", "finished"):
+            _quietly(f"{SMALL} --out {name}", programs[0])
         Path("stopped", "result.json").unlink()
         lines = [
-            (c.what, f"{_shortly(c.main)} {c.arguments}", said_by_command(c, lambda _: programs))
+            (c.what, f"{_shortly(c.main)} {c.arguments}", said_by_command(c, programs))
             for c in COMMANDS
         ]
     return "".join([*parts, "\n## The commands\n", *_table(lines)])
@@ -325,7 +328,7 @@ def _shortly(main: Callable[[], None]) -> str:
 def _quietly(arguments: str, programs: Any) -> None:
     with (
         mock.patch.object(sys, "argv", ["train", *arguments.split()]),
-        mock.patch.object(run, "Programs", programs),
+        mock.patch.object(run, "Programs", return_value=programs),
         contextlib.redirect_stdout(io.StringIO()),
     ):
         train.main()
