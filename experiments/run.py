@@ -109,7 +109,8 @@ def set_up(config: Config, dataset: Dataset, programs: Programs | None = None) -
 
 def start(setup: Setup) -> Progress:
     """A run before its first update: every worker holds the same replica."""
-    state = setup.program.init(keys.derive(setup.key, Purpose.INITIALISE))
+    placement = setup.program.placement
+    state = setup.program.init(placement.share(keys.derive(setup.key, Purpose.INITIALISE)))
     return Progress(state, 0, traffic.silence(setup.config.workers), 0.0)
 
 
@@ -134,15 +135,14 @@ def train_together(
     config, program = setups[0].config, setups[0].program
     rounds_traffic = PROTOCOLS[config.protocol].traffic
     params = jax.eval_shape(metrics.mean_replica, runs[0].state.params)  # the shapes of a replica
-    scatter = program.placement.scatter
+    scatter, share = program.placement.scatter, program.placement.share
     shards = scatter(_stack([setup.shards for setup in setups], axis=1))
-    key = _stack([setup.key for setup in setups])
-    alpha = jnp.float32(config.alpha)
+    key, alpha = share((_stack([setup.key for setup in setups]), jnp.float32(config.alpha)))
 
     while runs[0].epoch < config.epochs:
         states = scatter(_stack([progress.state for progress in runs], axis=1))
         drawn = [_rounds(setup, runs[0].epoch) for setup in setups]
-        inputs = jax.block_until_ready((states, shards, _stack(drawn), key, alpha))
+        inputs = jax.block_until_ready((states, shards, share(_stack(drawn)), key, alpha))
         program.compile_epoch(*inputs)  # ahead, so that no epoch's time holds it
         before = time.perf_counter()
         states, losses = jax.block_until_ready(program.epoch(*inputs))
@@ -167,10 +167,10 @@ def result(setup: Setup, progress: Progress) -> Result:
     """The figures of a run that has come to its end."""
     state, test = progress.state, setup.test
     accuracy = _accuracy(setup, state, test)
-    # The mean replica, with what is not a parameter from worker 0, on one device.
-    params, model_state = jax.device_put(
-        (metrics.mean_replica(state.params), jax.tree.map(lambda leaf: leaf[0], state.model_state)),
-        setup.program.placement.devices[0],
+    # The mean replica, with what is not a parameter from worker 0, on a device of this process.
+    mean = metrics.mean_replica(state.params), jax.tree.map(lambda leaf: leaf[0], state.model_state)
+    params, model_state = jax.tree.map(
+        lambda leaf: leaf.addressable_data(0), setup.program.placement.share(mean)
     )
     right = setup.program.score_one(params, model_state, test)
     updates = progress.epoch * setup.updates_per_epoch
@@ -194,7 +194,7 @@ def _measure(setup: Setup, progress: Progress, losses: Array) -> EpochMetrics:
     return EpochMetrics(
         epoch=progress.epoch,
         updates=progress.epoch * setup.updates_per_epoch,
-        training_loss=float(np.mean(losses)),
+        training_loss=float(np.mean(setup.program.placement.gather(losses))),
         validation_accuracy_mean=float(accuracy.mean()),
         validation_accuracy_min=float(accuracy.min()),
         validation_accuracy_max=float(accuracy.max()),
@@ -207,9 +207,8 @@ def _measure(setup: Setup, progress: Progress, losses: Array) -> EpochMetrics:
 
 def _accuracy(setup: Setup, state: WorkerState, examples: Examples) -> np.ndarray:
     """Of each worker: float64 [W]."""
-    return np.asarray(setup.program.score(state.params, state.model_state, examples)) / len(
-        examples.label
-    )
+    right = setup.program.score(state.params, state.model_state, examples)
+    return np.asarray(setup.program.placement.gather(right)) / len(examples.label)
 
 
 def _rounds(setup: Setup, epoch: int) -> gj.Round:
