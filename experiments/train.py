@@ -1,5 +1,7 @@
 """Trains a model on several workers with one protocol: `python -m experiments.train --help`."""
 
+import contextlib
+import dataclasses
 import math
 
 import tyro
@@ -9,23 +11,52 @@ from experiments import data, memory, run
 from experiments.cli import make_console, make_cpu_devices, new_path, reported
 from experiments.config import Config
 from experiments.console import EpochProgress, result_table
+from experiments.processes import Processes, is_first, joined
+from experiments.provenance import versions
 from experiments.run_directory import RunDirectory, require_free
 
 
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Train a model on several workers, with one of the protocols.
+
+    The defaults are the thesis's settings for MNIST (arXiv:1812.02407), on a dataset that needs no
+    download.
+    """
+
+    run: tyro.conf.OmitArgPrefixes[Config]
+    processes: tyro.conf.OmitArgPrefixes[Processes]
+
+
 def main() -> None:
-    """Runs the command line: exits with 2 on bad input, with 130 on an interrupt."""
-    config = tyro.cli(Config, prog="python -m experiments.train")
-    console = make_console()
+    """Runs the command line: exits with 2 on bad input, with 130 on an interrupt.
+
+    One of several processes exits with `lifeline.PEER_LOST` where another is lost.
+    """
+    options = tyro.cli(Options, prog="python -m experiments.train")
+    make_console()  # messages may hold any path
     memory.return_large_blocks()
+    with contextlib.ExitStack() as together:
+        with reported(ValueError, OSError):
+            config, processes = options.run.checked(), options.processes.checked()
+            if config.backend in ("pmap", "shard_map") or processes.are_several:
+                make_cpu_devices(processes.share_of(config.workers))
+            alike = config.settings() | {"backend": config.backend, "versions": versions()}
+            together.enter_context(joined(processes, alike))
+        run_and_show(config)
+
+
+def run_and_show(config: Config) -> None:
+    """The whole run. Of several processes, the first writes its files and prints."""
+    console = make_console(quiet=not is_first())
     with reported(ValueError, OSError):
-        config = config.checked()
         out = config.out or new_path(f"{config.dataset}-{config.protocol}")
-        require_free(out)
-        if config.backend in ("pmap", "shard_map"):
-            make_cpu_devices(config.workers)
+        if is_first():
+            require_free(out)
         setup = run.set_up(config, data.load(config.dataset, config.data_dir))
-        directory = RunDirectory(out)
-        directory.write_config(setup)
+        directory = RunDirectory(out) if is_first() else None
+        if directory is not None:
+            directory.write_config(setup)
     with reported(OSError, kept=out):
         result = train(setup, directory, console)
     console.print(result_table({config.protocol: result}))
@@ -36,16 +67,17 @@ def main() -> None:
     )
 
 
-def train(setup: run.Setup, directory: RunDirectory, console: Console) -> run.Result:
-    """Trains from the start to the last epoch, with progress shown and the run's files written."""
+def train(setup: run.Setup, directory: RunDirectory | None, console: Console) -> run.Result:
+    """Trains to the last epoch, with progress shown and, where there is a directory, files written."""
     with EpochProgress(console, setup.config.protocol, setup.config.epochs) as shown:
         start = progress = run.start(setup)
         for progress, metrics in run.train(setup, start):
-            if metrics is not None:
+            if metrics is not None and directory is not None:
                 directory.append_metrics(metrics)
             shown.update(progress, progress.epoch * setup.updates_per_epoch, metrics)
     result = run.result(setup, progress)
-    directory.write_result(result)
+    if directory is not None:
+        directory.write_result(result)
     return result
 
 
