@@ -40,6 +40,7 @@ class Connection:
         *lines, self._read = (self._read + received).split(b"\n")
         if not received:
             raise ConnectionError("its connection was closed")
+        messages: list[Any]
         try:
             messages = [json.loads(line) for line in lines]
         except ValueError:

@@ -134,7 +134,7 @@ def _make(owner: int, num_workers: int, rate: str) -> None:
 
 
 def _limit(namespace: str, device: str, rate: str) -> None:
-    # The bucket holds what passes in 10 ms, the resolution of slow kernel timers, and one 64 KiB packet.
+    # The bucket holds what passes in 10 ms, as slow kernel timers tick, and at least a 64 KiB packet.
     bucket = max(bits_per_second(rate) / 8 / 100, 1 << 16)
     limit = ("rate", rate, "burst", str(round(bucket)), "latency", _QUEUE)
     _run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *limit)

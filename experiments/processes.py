@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -16,7 +17,7 @@ from jax.experimental import multihost_utils
 
 from experiments import rendezvous
 from experiments.files import brief
-from experiments.lifeline import PEER_LOST, Lifeline
+from experiments.lifeline import Lifeline
 from experiments.rendezvous import Address
 from gossip_jax import checks
 
@@ -123,6 +124,7 @@ def joined(processes: Processes, settings: Mapping[str, Any]) -> Iterator[None]:
 
 def _join(processes: Processes, settings: Mapping[str, Any]) -> Lifeline:
     patience, timeout = processes.join_timeout, processes.peer_timeout
+    on_terminate = signal.getsignal(signal.SIGTERM)
     # The lifeline sees a loss before JAX does, which would abort the process.
     heartbeat = int(2 * timeout) + 10
     if processes.coordinator == _AUTO:
@@ -144,6 +146,8 @@ def _join(processes: Processes, settings: Mapping[str, Any]) -> Lifeline:
             initialization_timeout=int(patience),
             heartbeat_timeout_seconds=heartbeat,
         )
+    # JAX's runtime has taken SIGTERM for a notice of preemption, after which it goes on.
+    signal.signal(signal.SIGTERM, on_terminate or signal.SIG_DFL)
     return Lifeline(process, met.names, met.connections, timeout)
 
 
@@ -158,9 +162,9 @@ def _fail(lifeline: Lifeline, error: BaseException) -> None:
     """Ends this process as the exception would, but without waiting for the others."""
     if "Gloo" in str(error) or isinstance(error, jax.errors.JaxRuntimeError):
         lifeline.wait_for_verdict()
-    code = PEER_LOST
+    code = 1
     if isinstance(error, SystemExit):
-        code = error.code if isinstance(error.code, int) else 1
+        code = error.code if isinstance(error.code, int) else code
     else:
         traceback.print_exception(error)
     cause = error.__context__ if isinstance(error, SystemExit) else error

@@ -62,7 +62,7 @@ class Program:
         self._task = classification(
             make_model(config.model, dataset.num_classes, config.width), dataset, config.augment
         )
-        self._compiled: dict[int, Any] = {}
+        self._compiled: dict[tuple[int, int], Any] = {}
         self.placement = gj.place(config.workers, config.backend)
         self.init = self.placement.map(self._init_worker, in_axes=(None,))
         self.score = self.placement.map(self._task.num_correct, in_axes=(0, 0, None))
@@ -70,7 +70,7 @@ class Program:
 
     def epoch(self, states: Any, shards: Any, rounds: Any, keys: Any, alpha: Array) -> Any:
         """Trains one run for an epoch, or several with different seeds: as `compile_epoch` says."""
-        return self._compiled[_num_seeds(keys)](states, shards, rounds, keys, alpha)
+        return self._compiled[_size(rounds, keys)](states, shards, rounds, keys, alpha)
 
     def compile_epoch(self, states: Any, shards: Any, rounds: Any, keys: Any, alpha: Array) -> None:
         """Compiles an epoch for arguments like these, where that has not been done.
@@ -82,13 +82,15 @@ class Program:
           keys: the key of the run; of several seeds [S] of them.
           alpha: the moving rate, float32 scalar, the same for all seeds.
         """
-        if _num_seeds(keys) in self._compiled:
+        if _size(rounds, keys) in self._compiled:
             return
         epoch = self._epoch()
         if keys.ndim:
             epoch = jax.vmap(self._epoch("seeds"), in_axes=(0, 0, 0, 0, None), axis_name="seeds")
         mapped: Any = self.placement.map(epoch, in_axes=(0, 0, None, None, None), donate_argnums=(0,))
-        self._compiled[_num_seeds(keys)] = mapped.lower(states, shards, rounds, keys, alpha).compile()
+        self._compiled[_size(rounds, keys)] = mapped.lower(
+            states, shards, rounds, keys, alpha
+        ).compile()
         memory.trim()
 
     def _epoch(self, lockstep: str | None = None) -> Callable[..., tuple[WorkerState, Array]]:
@@ -111,6 +113,6 @@ class Program:
         return make_optimizer(self._config, alpha, self._updates_per_epoch)
 
 
-def _num_seeds(keys: Array) -> int:
-    """Of the keys of several runs; 0 for the key of one, which has no axis of seeds."""
-    return keys.shape[0] if keys.ndim else 0
+def _size(rounds: gj.Round, keys: Array) -> tuple[int, int]:
+    """Updates in an epoch, and how many runs at once; 0 for one whose key has no axis of seeds."""
+    return rounds.step.shape[-1], keys.shape[0] if keys.ndim else 0

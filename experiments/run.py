@@ -166,7 +166,7 @@ def train_together(
 def result(setup: Setup, progress: Progress) -> Result:
     """The figures of a run that has come to its end."""
     state, test = progress.state, setup.test
-    accuracy = _accuracy(setup, state, test)
+    worker_accuracy = accuracy(setup, state, test)
     # The mean replica, with what is not a parameter from worker 0, on a device of this process.
     mean = metrics.mean_replica(state.params), jax.tree.map(lambda leaf: leaf[0], state.model_state)
     params, model_state = jax.tree.map(
@@ -177,9 +177,9 @@ def result(setup: Setup, progress: Progress) -> Result:
     sent = float(progress.traffic.bytes_sent.mean())
     all_reduce = traffic.expected_collective(setup.config.workers, params, updates)
     return Result(
-        rank0_accuracy=float(accuracy[0]),
+        rank0_accuracy=float(worker_accuracy[0]),
         aggregate_accuracy=int(right) / len(test.label),
-        worker_accuracy=accuracy.tolist(),
+        worker_accuracy=worker_accuracy.tolist(),
         consensus_distance=float(metrics.consensus_distance(state.params)),
         exchanges=int(progress.traffic.exchanges),
         bytes_sent_per_worker=sent,
@@ -189,26 +189,26 @@ def result(setup: Setup, progress: Progress) -> Result:
     )
 
 
+def accuracy(setup: Setup, state: WorkerState, examples: Examples) -> np.ndarray:
+    """The accuracy of each worker on some examples: float64 [W]."""
+    right = setup.program.score(state.params, state.model_state, examples)
+    return np.asarray(setup.program.placement.gather(right)) / len(examples.label)
+
+
 def _measure(setup: Setup, progress: Progress, losses: Array) -> EpochMetrics:
-    accuracy = _accuracy(setup, progress.state, setup.validation)
+    of_workers = accuracy(setup, progress.state, setup.validation)
     return EpochMetrics(
         epoch=progress.epoch,
         updates=progress.epoch * setup.updates_per_epoch,
         training_loss=float(np.mean(setup.program.placement.gather(losses))),
-        validation_accuracy_mean=float(accuracy.mean()),
-        validation_accuracy_min=float(accuracy.min()),
-        validation_accuracy_max=float(accuracy.max()),
+        validation_accuracy_mean=float(of_workers.mean()),
+        validation_accuracy_min=float(of_workers.min()),
+        validation_accuracy_max=float(of_workers.max()),
         consensus_distance=float(metrics.consensus_distance(progress.state.params)),
         exchanges=int(progress.traffic.exchanges),
         bytes_sent_per_worker=float(progress.traffic.bytes_sent.mean()),
         seconds=progress.seconds,
     )
-
-
-def _accuracy(setup: Setup, state: WorkerState, examples: Examples) -> np.ndarray:
-    """Of each worker: float64 [W]."""
-    right = setup.program.score(state.params, state.model_state, examples)
-    return np.asarray(setup.program.placement.gather(right)) / len(examples.label)
 
 
 def _rounds(setup: Setup, epoch: int) -> gj.Round:
