@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from experiments.connection import Connection
 
 _RETRY = 0.2  # seconds
+_FAREWELL = 1.0  # seconds for a process to read why it was refused
 
 
 class Address(NamedTuple):
@@ -71,10 +72,14 @@ def meet(
     if process == 0:
         return _host(address, hello, patience, timeout)
     connection = _reach(address, deadline, patience, timeout)
-    connection.send(**hello)
-    answer = _wait(connection, deadline + timeout)
-    if "refused" in answer:
-        raise ValueError(answer["refused"])
+    try:
+        connection.send(**hello)
+        answer = _wait(connection, deadline + timeout)
+        if "refused" in answer:
+            raise ValueError(answer["refused"])
+    except BaseException:
+        connection.close()
+        raise
     return Met(answer["names"], {0: connection}, answer["port"])
 
 
@@ -107,8 +112,7 @@ def _host(address: Address, hello: dict[str, Any], patience: float, timeout: flo
         hellos = _welcome(address, hello, patience, timeout, connections)
     except ValueError as error:
         for connection in connections.values():
-            with contextlib.suppress(OSError):
-                connection.send(refused=str(error))
+            _refuse(connection, str(error))
         raise
     names = [hellos[process]["name"] for process in sorted(hellos)]
     port = free_port()
@@ -144,12 +148,18 @@ def _welcome(
                 connection.close()
                 continue
             if process in hellos:
-                connection.send(refused=f"there are two processes {process}: {name} is one too many")
+                _refuse(connection, f"there are two processes {process}: {name} is one too many")
                 continue
             connections[process] = connection
             _require_alike(own, hello)
             hellos[process] = hello
     return hellos
+
+
+def _refuse(connection: Connection, reason: str) -> None:
+    with contextlib.suppress(OSError):
+        connection.send(refused=reason)
+    connection.finish(_FAREWELL)
 
 
 def _listen(address: Address) -> socket.socket:
