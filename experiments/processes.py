@@ -17,12 +17,13 @@ from jax.experimental import multihost_utils
 
 from experiments import rendezvous
 from experiments.files import brief
+from experiments.interrupts import Stopped
 from experiments.lifeline import Lifeline
 from experiments.rendezvous import Address
 from gossip_jax import checks
 
 _AUTO = "auto"
-_LONGEST_NAME = 256  # bytes
+_LONGEST = 4096  # bytes of a text that is passed on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +97,21 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
+def from_first(text: str) -> str:
+    """A text of process 0, of up to 4,096 bytes, in every process."""
+    if jax.process_count() == 1:
+        return text
+    padded = np.frombuffer(os.fsencode(text).ljust(_LONGEST, b"\0"), np.uint8)
+    return os.fsdecode(bytes(multihost_utils.broadcast_one_to_all(padded)).rstrip(b"\0"))
+
+
+def most(number: int) -> int:
+    """The largest of the numbers of 31 bits that the processes call it with."""
+    if jax.process_count() == 1:
+        return number
+    return int(multihost_utils.process_allgather(np.int32(number)).max())
+
+
 @contextmanager
 def joined(processes: Processes, settings: Mapping[str, Any]) -> Iterator[None]:
     """Has several processes be one JAX system; where there is one only, does nothing.
@@ -116,10 +132,13 @@ def joined(processes: Processes, settings: Mapping[str, Any]) -> Iterator[None]:
     lifeline = _join(processes, json.loads(json.dumps(settings, default=str)))
     try:
         yield
-        jax.distributed.shutdown()  # waits for all
     except BaseException as error:
-        _fail(lifeline, error)
-    lifeline.leave()
+        # What stops a run is agreed on: all end in the same way, once the last file is written.
+        if not isinstance(error.__context__, Stopped):
+            _fail(lifeline, error)
+        _leave(lifeline)
+        raise
+    _leave(lifeline)
 
 
 def _join(processes: Processes, settings: Mapping[str, Any]) -> Lifeline:
@@ -153,9 +172,12 @@ def _join(processes: Processes, settings: Mapping[str, Any]) -> Lifeline:
 
 def _address_of_first() -> Address:
     """Where the others find process 0, by the name of its host."""
-    text = str(Address(socket.gethostname(), rendezvous.free_port())).encode()
-    padded = np.frombuffer(text.ljust(_LONGEST_NAME), np.uint8)
-    return Address.parse(bytes(multihost_utils.broadcast_one_to_all(padded)).decode().strip())
+    return Address.parse(from_first(str(Address(socket.gethostname(), rendezvous.free_port()))))
+
+
+def _leave(lifeline: Lifeline) -> None:
+    jax.distributed.shutdown()  # waits for all
+    lifeline.leave()
 
 
 def _fail(lifeline: Lifeline, error: BaseException) -> None:
