@@ -84,7 +84,7 @@ class Lifeline:
                         heard[process] = now
                         for message in connection.receive():
                             self._hear(process, message)
-                    if is_due:
+                    if is_due and process in self._connections:
                         connection.send(alive=True)
                 except OSError as error:
                     self._end(f"{self._names[process]} has ended: {error}")

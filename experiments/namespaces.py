@@ -104,10 +104,14 @@ def remove(owner: int) -> None:
     for name in _existing():
         found = _owned(name)
         if found and int(found[1]) == owner:
-            for process in _run("ip", "netns", "pids", name).split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(process), signal.SIGKILL)
-            _run("ip", "netns", "delete", name)
+            try:
+                for process in _run("ip", "netns", "pids", name).split():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(process), signal.SIGKILL)
+                _run("ip", "netns", "delete", name)
+            except OSError:
+                if name in _existing():  # else another process has removed it meanwhile
+                    raise
             shutil.rmtree(_HOSTS / name, ignore_errors=True)
 
 

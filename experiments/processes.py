@@ -97,6 +97,19 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
+def require_one_worker_on_cpu(num_workers: int) -> None:
+    """Raises ValueError where several processes have several workers each, on CPU devices.
+
+    Jax 0.10 then hangs: collectives of one process's devices wait for each other.
+    """
+    processes = jax.process_count()
+    if 1 < processes < num_workers and jax.default_backend() == "cpu":
+        raise ValueError(
+            f"train: on CPU, each of several processes has one worker, so there must be {num_workers} "
+            f"processes for --workers {num_workers}; got {processes}"
+        )
+
+
 def from_first(text: str) -> str:
     """A text of process 0, of up to 4,096 bytes, in every process."""
     if jax.process_count() == 1:

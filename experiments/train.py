@@ -17,7 +17,14 @@ from experiments.faults import Diverged
 from experiments.files import only_one_process
 from experiments.interrupts import Interrupted, Interrupts
 from experiments.journal import Journal
-from experiments.processes import Processes, from_first, is_first, joined, most
+from experiments.processes import (
+    Processes,
+    from_first,
+    is_first,
+    joined,
+    most,
+    require_one_worker_on_cpu,
+)
 from experiments.provenance import versions
 from experiments.run import Progress, Result
 from experiments.run_directory import RunDirectory, SeenByOthers, require_free
@@ -64,6 +71,7 @@ def run_and_show(config: Config) -> None:
     console = make_console(quiet=not is_first())
     with contextlib.ExitStack() as held:
         with reported(ValueError, OSError):
+            require_one_worker_on_cpu(config.workers)
             out = config.resume or config.out or new_path(f"{config.dataset}-{config.protocol}")
             out = Path(from_first(str(out)))
             if config.resume is None and is_first():
