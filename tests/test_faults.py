@@ -1,9 +1,11 @@
 """A worker that turns NaN is named, with its update; the others train on as they would without it."""
 
+import collections
 import dataclasses
 import functools
 import io
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,9 +20,11 @@ from experiments import program, run, train
 from experiments.config import Config
 from experiments.data import load
 from experiments.faults import Diverged
+from experiments.models import make_model
 from experiments.program import Programs
+from experiments.protocols import make_optimizer
 from experiments.run_directory import RunDirectory
-from gossip_jax import health
+from gossip_jax import health, training
 from gossip_jax.keys import Purpose
 
 CONFIG = Config(width=8, epochs=4, p=0.5, backend="vmap", on_nan="isolate")  # 9 updates an epoch
@@ -220,12 +224,27 @@ def test_a_healthy_run_is_the_same_under_every_policy(digits, tmp_path):
 
 
 def test_nothing_of_this_is_in_the_program_of_a_healthy_run(digits):
+    """It is made of the instructions of `training.train_epoch`, and of no others."""
     setup = run.set_up(dataclasses.replace(CONFIG, epochs=1), digits, Programs(digits))
     list(run.train(setup, run.start(setup)))
     run.train_watched_epoch(setup, run.start(setup))
-    plain, watched = (compiled.as_text() for compiled in setup.program._compiled.values())
-    assert "is-finite" not in plain
-    assert "is-finite" in watched
+    plain, watched = map(opcodes, setup.program._compiled.values())
+
+    task = program.classification(make_model("mlp", 10, CONFIG.width), digits)
+
+    def epoch(state: Any, shard: Any, rounds: Any, key: Any, alpha: Any) -> Any:
+        optimizer = make_optimizer(CONFIG, alpha, setup.updates_per_epoch)
+        return training.train_epoch(task.loss, optimizer, 32)(state, shard, rounds, key)
+
+    placed: Any = setup.program.placement.map(epoch, (0, 0, None, None, None), donate_argnums=(0,))
+    rounds = training.draw_rounds(setup.draw, setup.key, 1, setup.updates_per_epoch)
+    arguments = run.start(setup).state, setup.shards, rounds, setup.key, jnp.float32(0.5)
+    assert plain == opcodes(placed.lower(*arguments).compile())
+    assert watched["is-finite"] > plain["is-finite"]
+
+
+def opcodes(compiled: Any) -> collections.Counter[str]:
+    return collections.Counter(re.findall(r" = .*? ([a-z][a-z-]*)\(", compiled.as_text()))
 
 
 @pytest.mark.parametrize("backend", ["pmap", "shard_map"])

@@ -1,5 +1,6 @@
 """A run that goes on ends as an unbroken one; what would make it another run is refused."""
 
+import contextlib
 import io
 import json
 import re
@@ -301,3 +302,45 @@ def test_a_signal_in_the_last_epoch_stops_nothing(digits, tmp_path):
         train.train(course, progress, directory, console, Received())  # pyright: ignore[reportArgumentType]
     assert not directory.has_result
     assert Checkpoints(tmp_path / "checkpoints").epochs()[-1] == 2
+
+
+def test_a_run_whose_disk_fills_up_stops_with_a_message_and_goes_on_once_there_is_room(
+    small_disk, train_cli, monkeypatch, tmp_path
+):
+    out, ballast, update = small_disk / "run", small_disk / "ballast", train.EpochProgress.update
+
+    def fill_up(shown: Any, progress: run.Progress, *arguments: Any) -> None:
+        update(shown, progress, *arguments)
+        if progress.epoch == 2:
+            ballast.write_bytes(bytes(shutil.disk_usage(small_disk).free - 200_000))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(train.EpochProgress, "update", fill_up)
+        code, _, message = train_cli(*FLAGS, "--width", "64", "--out", str(out))
+    assert code == 2
+    assert f"the checkpoint {out}/checkpoints/3 cannot be written: it takes up to 1 MB" in message
+    assert f"to go on: python -m experiments.train --resume {out}" in message
+    assert len(message.splitlines()) == 1
+    assert Checkpoints(out / "checkpoints").epochs() == [1, 2]
+    ballast.unlink()
+    assert train_cli("--resume", str(out))[0] == 0
+    whole = tmp_path / "whole"
+    assert train_cli(*FLAGS, "--width", "64", "--out", str(whole))[0] == 0
+    assert result_of(out) == result_of(whole)
+    assert metrics_of(out) == metrics_of(whole)
+
+
+def test_where_there_is_no_room_at_all_a_run_stops_with_a_message(small_disk, train_cli, monkeypatch):
+    begin, out = train.begin, small_disk / "run"
+
+    def fill_up(*arguments: Any) -> Any:
+        begun = begin(*arguments)
+        with contextlib.suppress(OSError), (small_disk / "ballast").open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        return begun
+
+    monkeypatch.setattr(train, "begin", fill_up)
+    code, _, message = train_cli(*FLAGS, "--out", str(out))
+    assert code == 2
+    assert f"{out}/metrics.jsonl cannot be written: No space left on device" in message
