@@ -26,8 +26,8 @@ DEVICE = "eth0"
 
 _PREFIX = "gossip"
 _HOSTS = Path("/etc/netns")  # `ip netns exec` puts what is in NAMESPACE/ there in the place of /etc/
-# A packet that would wait longer is dropped. In a longer queue, acknowledgements wait behind the data of
-# the other direction for so long that TCP's windows (4 MB) do not fill the link.
+# A packet that would wait longer is dropped. In a longer queue, acknowledgements wait behind data of
+# the other direction so long that TCP's windows (4 MB) do not fill the link.
 _QUEUE = "50ms"
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 

@@ -31,7 +31,8 @@ from experiments.run import Progress, Setup
 from gossip_jax import training
 
 _VALIDATION = 1_000  # examples: a validation is frequent, and its time is not measured
-_LONGEST_PART = 25  # updates
+_LONGEST_PART = 100  # updates: workers that do not talk need not wait for others within a part
+_LONGEST_UNLIMITED = 25  # the same without a limit, where the time to the accuracy is measured
 _UPDATE = 0.05  # seconds to compute one, as a rough guess
 _ENDLESS = 2**30  # epochs
 _PARTS = 4  # of a measurement, as many as that guess can tell
@@ -141,7 +142,8 @@ def _part(job: Job, config: Config, setup: Setup) -> int:
     rounds = training.draw_rounds(setup.draw, setup.key, 1, 1_000)
     sent = PROTOCOLS[config.protocol].traffic(config, rounds, replica).bytes_sent.mean() / 1_000
     update = _UPDATE + 8 * sent / bits_per_second(job.rate)
-    most = min(_LONGEST_PART, setup.updates_per_epoch)
+    longest = _LONGEST_UNLIMITED if job.rate == UNLIMITED else _LONGEST_PART
+    most = min(longest, setup.updates_per_epoch)
     return min(max(int(job.seconds / _PARTS / update), 1), most)
 
 
