@@ -66,7 +66,9 @@ def assert_alike(ours: Any, want: Any) -> None:
     """Counts are equal, and figures of replicas to 1e-5: they are sums in another order."""
     assert len(ours[1]) == len(want[1])
     for one, other in zip([ours[0], *ours[1]], [want[0], *want[1]], strict=True):
-        assert one == pytest.approx(other, rel=1e-5)
+        assert one.keys() == other.keys()
+        for name, figure in other.items():
+            assert one[name] == pytest.approx(figure, rel=1e-5), name
 
 
 def test_a_run_of_two_processes_is_that_of_one(tmp_path):
