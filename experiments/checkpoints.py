@@ -64,8 +64,8 @@ class Checkpoints:
             self._remove_unfinished()
             self.path.mkdir(parents=True, exist_ok=True)
             _require_space(self.path, content)
-            with _in_utf8(self.path) as here, ocp.PyTreeCheckpointer() as checkpointer:
-                checkpointer.save(here / unfinished.name, content)
+            with _in_utf8(self.path) as here, _checkpointer() as checkpointer:
+                checkpointer.save(here / unfinished.name, args=ocp.args.PyTreeSave(content))
             (unfinished / _CHECKSUMS).write_text(json.dumps(_checksums(unfinished)), encoding="utf-8")
             shutil.rmtree(path, ignore_errors=True)
             os.replace(unfinished, path)
@@ -137,8 +137,7 @@ class Checkpoints:
             partial_restore="leaves" not in target,
         )
         try:
-            handler = ocp.PyTreeCheckpointHandler()
-            with _in_utf8(self.path) as here, ocp.Checkpointer(handler) as checkpointer:
+            with _in_utf8(self.path) as here, _checkpointer() as checkpointer:
                 return checkpointer.restore(here / path.name, args=restore)
         except Exception as error:  # of whatever kind orbax and its backends raise
             raise self._unusable(epoch, brief(error)) from error
@@ -153,6 +152,14 @@ class Checkpoints:
         """Deletes what a save that did not come to its end left behind."""
         for path in self.path.glob("*.unfinished*"):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _checkpointer() -> ocp.Checkpointer:
+    """Orbax's, for this process: it would have several processes wait for each other."""
+    own = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own})
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
 @contextlib.contextmanager

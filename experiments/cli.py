@@ -15,12 +15,12 @@ from rich.console import Console
 from experiments.interrupts import Stopped
 
 
-def make_console() -> Console:
-    """A console that prints text as it is, whatever brackets and bytes are in a path."""
+def make_console(quiet: bool = False) -> Console:
+    """A console that prints text as it is, whatever brackets and bytes are in a path, or nothing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    return Console(markup=False, highlight=False)
+    return Console(markup=False, highlight=False, quiet=quiet)
 
 
 def new_path(name: str) -> Path:

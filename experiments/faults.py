@@ -57,7 +57,8 @@ def train(
     setup, known = course.setup, set[int]()
     while progress.epoch < setup.config.epochs:
         for progress, metrics in run.train(setup, progress):  # noqa: B020
-            sick = set(np.flatnonzero(~np.asarray(finite_workers(progress.state))).tolist())
+            finite = setup.program.placement.gather(finite_workers(progress.state))
+            sick = set(np.flatnonzero(~np.asarray(finite)).tolist())
             if sick and setup.config.on_nan != "continue":
                 progress, metrics = _treat(course, progress.epoch, say)
                 yield progress, metrics
@@ -73,7 +74,10 @@ def _treat(
 ) -> tuple[Progress, EpochMetrics | None]:
     """The epoch once more, with those that turn sick out from then on."""
     setup, policy = course.setup, course.setup.config.on_nan
-    before = _on_host(course.at(epoch - 1))
+    before = course.at(epoch - 1)
+    # Copied: NumPy arrays may share memory with buffers that are then given up.
+    held = jax.tree.map(np.array, setup.program.placement.gather(before.state))
+    before = before._replace(state=held)
     out, faults = dict(before.isolated), list[Fault]()
     while True:
         start = setup.program.placement.scatter(jax.tree.map(np.copy, before.state))
@@ -121,8 +125,3 @@ def _donor(worker: int, well: list[int]) -> int:
 
 def _copied(state: Any, donor: int, worker: int) -> Any:
     return jax.tree.map(lambda leaf: leaf.at[worker].set(leaf[donor]), state)
-
-
-def _on_host(progress: Progress) -> Progress:
-    # Copied: NumPy arrays may share memory with buffers that are then given up.
-    return progress._replace(state=jax.tree.map(np.array, jax.device_get(progress.state)))

@@ -50,6 +50,6 @@ def write_whole(path: Path, text: str) -> None:
         raise OSError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def brief(error: Exception) -> str:
+def brief(error: BaseException) -> str:
     """The first line of an error's message, without its full stop."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")

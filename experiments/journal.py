@@ -13,6 +13,7 @@ from experiments import records, run
 from experiments.checkpoints import Checkpoints, DamagedCheckpointError
 from experiments.config import ADDED
 from experiments.files import brief
+from experiments.processes import is_first
 from experiments.provenance import surroundings
 from experiments.run import EpochMetrics, Progress, Setup
 from gossip_jax.traffic import Traffic
@@ -42,11 +43,14 @@ class Journal:
         self.metrics += [metrics] if metrics is not None else []
 
     def save(self, progress: Progress) -> None:
-        """Writes a checkpoint.
+        """Writes a checkpoint. Of several processes, the first does; call it in all of them.
 
         Raises:
           OSError: it cannot be written; those before are as they were.
         """
+        state = self.setup.program.placement.gather(progress.state)
+        if not is_first():
+            return
         notes = {
             "settings": self.setup.config.settings(),
             "exchanges": progress.traffic.exchanges,
@@ -58,9 +62,7 @@ class Journal:
             "provenance": self.provenance,
         }
         best = self.best_epoch(progress.epoch) if self._keeps_best else None
-        self.checkpoints.save(
-            progress.epoch, progress.state, notes, spared=() if best is None else (best,)
-        )
+        self.checkpoints.save(progress.epoch, state, notes, spared=() if best is None else (best,))
 
     def best_epoch(self, *about_to_be_saved: int) -> int | None:
         """Of those with a checkpoint, the first of the best mean validation accuracy; None for none."""

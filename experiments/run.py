@@ -116,7 +116,8 @@ def set_up(config: Config, dataset: Dataset, programs: Programs | None = None) -
 
 def start(setup: Setup) -> Progress:
     """A run before its first update: every worker holds the same replica."""
-    state = setup.program.init(keys.derive(setup.key, Purpose.INITIALISE))
+    placement = setup.program.placement
+    state = setup.program.init(placement.share(keys.derive(setup.key, Purpose.INITIALISE)))
     return Progress(state, 0, traffic.silence(setup.config.workers), 0.0, {})
 
 
@@ -156,6 +157,7 @@ def train_watched_epoch(
       How far the run has come, its metrics, and int32 [W]: the update at which a worker did so, or 0.
     """
     (progress,), (loss,), sick_from = _train_epoch([setup], [progress], _share([setup]), True)
+    sick_from = setup.program.placement.gather(sick_from)
     return progress, _measure(setup, progress, loss), np.asarray(sick_from)
 
 
@@ -168,8 +170,9 @@ class _Shared(NamedTuple):
 
 
 def _share(setups: Sequence[Setup]) -> _Shared:
-    shards = setups[0].program.placement.scatter(_stack([setup.shards for setup in setups], axis=1))
-    return _Shared(shards, _stack([setup.key for setup in setups]), jnp.float32(setups[0].config.alpha))
+    placement, alpha = setups[0].program.placement, jnp.float32(setups[0].config.alpha)
+    shards = placement.scatter(_stack([setup.shards for setup in setups], axis=1))
+    return _Shared(shards, *placement.share((_stack([setup.key for setup in setups]), alpha)))
 
 
 def _train_epoch(
@@ -186,9 +189,8 @@ def _train_epoch(
         absences = [_absent(*of_run) for of_run in zip(setups, runs, drawn, strict=True)]
         drawn = [without(*of_run) for of_run in zip(drawn, absences, strict=True)]
         absent, share_present = _stack(absences), [1 - of_run.mean() for of_run in absences]
-    inputs = jax.block_until_ready(
-        (states, shared.shards, _stack(drawn), shared.key, shared.alpha, absent)
-    )
+    rounds, absent = program.placement.share((_stack(drawn), absent))
+    inputs = jax.block_until_ready((states, shared.shards, rounds, shared.key, shared.alpha, absent))
     program.compile_epoch(*inputs)  # ahead, so that no epoch's time holds it
     before = time.perf_counter()
     states, losses, sick_from = jax.block_until_ready(program.epoch(*inputs))
@@ -212,24 +214,24 @@ def _train_epoch(
 def result(setup: Setup, progress: Progress) -> Result:
     """The figures of a run that has come to its end."""
     state, test = progress.state, setup.test
-    accuracy = _accuracy(setup, state, test)
+    worker_accuracy = accuracy(setup, state, test)
     taking_part = _taking_part(progress)
-    # The mean replica, with what is not a parameter from one worker, on one device.
-    params, model_state = jax.device_put(
-        (
-            metrics.mean_replica(taking_part.params),
-            jax.tree.map(lambda leaf: leaf[0], taking_part.model_state),
-        ),
-        setup.program.placement.devices[0],
+    # The mean replica, with what is not a parameter from one worker, on a device of this process.
+    mean = (
+        metrics.mean_replica(taking_part.params),
+        jax.tree.map(lambda leaf: leaf[0], taking_part.model_state),
+    )
+    params, model_state = jax.tree.map(
+        lambda leaf: leaf.addressable_data(0), setup.program.placement.share(mean)
     )
     right = setup.program.score_one(params, model_state, test)
     updates = progress.epoch * setup.updates_per_epoch
     sent = float(progress.traffic.bytes_sent.mean())
     all_reduce = traffic.expected_collective(setup.config.workers, params, updates)
     return Result(
-        rank0_accuracy=float(accuracy[0]),
+        rank0_accuracy=float(worker_accuracy[0]),
         aggregate_accuracy=int(right) / len(test.label),
-        worker_accuracy=accuracy.tolist(),
+        worker_accuracy=worker_accuracy.tolist(),
         consensus_distance=float(metrics.consensus_distance(taking_part.params)),
         exchanges=int(progress.traffic.exchanges),
         bytes_sent_per_worker=sent,
@@ -239,30 +241,29 @@ def result(setup: Setup, progress: Progress) -> Result:
     )
 
 
+def accuracy(setup: Setup, state: WorkerState, examples: Examples) -> np.ndarray:
+    """The accuracy of each worker on some examples: float64 [W]."""
+    right = setup.program.score(state.params, state.model_state, examples)
+    return np.asarray(setup.program.placement.gather(right)) / len(examples.label)
+
+
 def _measure(setup: Setup, progress: Progress, losses: Array) -> EpochMetrics | None:
     """After an epoch that is validated; workers that are out do not count."""
     config = setup.config
     if progress.epoch % config.validate_every and progress.epoch != config.epochs:
         return None
-    accuracy = _accuracy(setup, progress.state, setup.validation)[progress.workers]
+    of_workers = accuracy(setup, progress.state, setup.validation)[progress.workers]
     return EpochMetrics(
         epoch=progress.epoch,
         updates=progress.epoch * setup.updates_per_epoch,
-        training_loss=float(np.mean(losses)),
-        validation_accuracy_mean=float(accuracy.mean()),
-        validation_accuracy_min=float(accuracy.min()),
-        validation_accuracy_max=float(accuracy.max()),
+        training_loss=float(np.mean(setup.program.placement.gather(losses))),
+        validation_accuracy_mean=float(of_workers.mean()),
+        validation_accuracy_min=float(of_workers.min()),
+        validation_accuracy_max=float(of_workers.max()),
         consensus_distance=float(metrics.consensus_distance(_taking_part(progress).params)),
         exchanges=int(progress.traffic.exchanges),
         bytes_sent_per_worker=float(progress.traffic.bytes_sent.mean()),
         seconds=progress.seconds,
-    )
-
-
-def _accuracy(setup: Setup, state: WorkerState, examples: Examples) -> np.ndarray:
-    """Of each worker: float64 [W]."""
-    return np.asarray(setup.program.score(state.params, state.model_state, examples)) / len(
-        examples.label
     )
 
 

@@ -103,5 +103,27 @@ class RunDirectory:
         (self.path / "result.json").unlink(missing_ok=True)
 
 
+class SeenByOthers(RunDirectory):
+    """The directory in the other ones of several processes, which write nothing."""
+
+    def make(self) -> None:
+        """Nothing: the first process does."""
+
+    def write_config(self, config: Config, provenance: Sequence[dict[str, Any]]) -> None:
+        """Nothing: the first process does."""
+
+    def write_metrics(self, metrics: Sequence[EpochMetrics]) -> None:
+        """Nothing: the first process does."""
+
+    def append_metrics(self, metrics: EpochMetrics) -> None:
+        """Nothing: the first process does."""
+
+    def write_result(self, result: Result) -> None:
+        """Nothing: the first process does."""
+
+    def delete_result(self) -> None:
+        """Nothing: the first process does."""
+
+
 _BEFORE_A_RUN = frozenset({LOCK, "config.json.partial"})  # all that one killed at its start left
 _NOT_KEPT = frozenset({"out", "resume"})  # a directory may be moved

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import math
 import shlex
+from pathlib import Path
 
 import tyro
 from rich.console import Console
@@ -16,34 +17,70 @@ from experiments.faults import Diverged
 from experiments.files import only_one_process
 from experiments.interrupts import Interrupted, Interrupts
 from experiments.journal import Journal
+from experiments.processes import (
+    Processes,
+    from_first,
+    is_first,
+    joined,
+    most,
+    require_one_worker_on_cpu,
+)
 from experiments.profiling import profile
+from experiments.provenance import versions
 from experiments.run import Progress, Result
-from experiments.run_directory import RunDirectory, require_free
+from experiments.run_directory import RunDirectory, SeenByOthers, require_free
 
 _PROGRAM = "python -m experiments.train"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Train a model on several workers, with one of the protocols.
+
+    The defaults are the thesis's settings for MNIST (arXiv:1812.02407), on a dataset that needs no
+    download.
+    """
+
+    run: tyro.conf.OmitArgPrefixes[Config]
+    processes: tyro.conf.OmitArgPrefixes[Processes]
 
 
 def main() -> None:
     """Runs the command line.
 
-    It exits with 2 on bad input, with 1 where a worker turned NaN, with 130 or 143 on an interrupt.
+    It exits with 2 on bad input, with 1 where a worker turned NaN, with 130 or 143 on an interrupt, and
+    with `lifeline.PEER_LOST` where this is one of several processes and another is lost.
     """
-    console = make_console()
-    config = tyro.cli(Config, prog=_PROGRAM)
+    make_console()  # messages may hold any path
+    options = tyro.cli(Options, prog=_PROGRAM)
     memory.return_large_blocks()
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as together:
         with reported(ValueError, OSError):
+            config, processes = options.run, options.processes.checked()
             if config.resume is not None:
                 config = resumed(config)
             config = config.checked()
+            if config.backend in ("pmap", "shard_map") or processes.are_several:
+                make_cpu_devices(processes.share_of(config.workers))
+            alike = config.settings() | {"backend": config.backend, "versions": versions()}
+            together.enter_context(joined(processes, alike))
+        run_and_show(config)
+
+
+def run_and_show(config: Config) -> None:
+    """The whole run. Of several processes, the first writes its files and prints."""
+    console = make_console(quiet=not is_first())
+    with contextlib.ExitStack() as held:
+        with reported(ValueError, OSError):
+            require_one_worker_on_cpu(config.workers)
             out = config.resume or config.out or new_path(f"{config.dataset}-{config.protocol}")
-            if config.resume is None:
+            out = Path(from_first(str(out)))
+            if config.resume is None and is_first():
                 require_free(out)
-            if config.backend in ("pmap", "shard_map"):
-                make_cpu_devices(config.workers)
             setup = run.set_up(config, data.load(config.dataset, config.data_dir))
-            held.enter_context(only_one_process(out))
-            directory = RunDirectory(out)
+            if is_first():
+                held.enter_context(only_one_process(out))
+            directory = RunDirectory(out) if is_first() else SeenByOthers(out)
             if config.resume is None:
                 directory.make()
             course, progress = begin(setup, directory, console)
@@ -69,7 +106,7 @@ def resumed(given: Config) -> Config:
     directory = RunDirectory(given.resume)
     before = dataclasses.replace(directory.read_config(), resume=given.resume)
     # Parsed once more, so that what was not given is as in the run.
-    config = tyro.cli(Config, prog=_PROGRAM, default=before)
+    config = tyro.cli(Options, prog=_PROGRAM, default=Options(before, Processes())).run
     for name in sorted({*before.settings(), "out"} - {"epochs"}):
         if getattr(config, name) != getattr(before, name):
             raise ValueError(
@@ -99,6 +136,11 @@ def begin(setup: run.Setup, directory: RunDirectory, console: Console) -> tuple[
     """
     course = Journal(setup, directory.checkpoints, keeps_best=True)
     (progress,) = journal.begin([course], lambda text: console.print(text, soft_wrap=True))
+    if most(progress.epoch) != -most(-progress.epoch):
+        raise ValueError(
+            f"the processes see other checkpoints in {directory.path}: it must be the same directory, "
+            f"on a file system that they share"
+        )
     directory.delete_result()
     directory.write_config(setup.config, course.provenance)
     directory.write_metrics(course.metrics)
@@ -133,7 +175,8 @@ def train(
                     directory.append_metrics(metrics)
                 course.note(metrics)
                 is_last = progress.epoch == config.epochs
-                received = None if is_last or interrupts is None else interrupts.received
+                # Of several processes, all stop after the same epoch, whichever got the signal.
+                received = None if is_last or interrupts is None else most(interrupts.received or 0)
                 every = config.checkpoint_every
                 is_due = every and (is_last or progress.epoch % every == 0)
                 # No replay goes back behind an epoch in which a worker was isolated or restarted.
