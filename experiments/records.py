@@ -65,7 +65,7 @@ def read(path: Path) -> Record:
         if content.pop("sha256") != _digest(content):
             raise ValueError(f"{path} was changed after it was written, or is damaged; {_REMEDY}")
         return Record(
-            ADDED | content["settings"],
+            content["settings"] | {k: v for k, v in ADDED.items() if k not in content["settings"]},
             Result(**_with_nan(content["result"])),
             tuple(metrics_from(metrics) for metrics in content["metrics"]),
             content["provenance"],
