@@ -146,7 +146,8 @@ CLAIMS = (
             SlowLink(
                 "link rate at which sending takes as long as computing: EG-4-0.031; AR-4",
                 "mnist_protocols",
-                ("EG-4-0.031", "AR-4"),
+                "EG-4-0.031",
+                "AR-4",
             ),
         ),
     ),

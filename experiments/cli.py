@@ -12,13 +12,15 @@ from typing import NoReturn
 import jax
 from rich.console import Console
 
+from experiments.interrupts import Stopped
 
-def make_console() -> Console:
-    """A console that prints text as it is, whatever brackets and bytes are in a path."""
+
+def make_console(quiet: bool = False) -> Console:
+    """A console that prints text as it is, whatever brackets and bytes are in a path, or nothing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    return Console(markup=False, highlight=False)
+    return Console(markup=False, highlight=False, quiet=quiet)
 
 
 def new_path(name: str) -> Path:
@@ -43,10 +45,13 @@ def reported(*mistakes: type[Exception], kept: Path | None = None) -> Iterator[N
 
     Args:
       mistakes: the exceptions that bad input raises here: the program exits with 2.
-      kept: where what was done so far is to be found, after an interrupt: it exits with 130.
+      kept: where what was done so far is to be found, after an interrupt: it exits with 130, or with
+        the code of a `Stopped`.
     """
     try:
         yield
+    except Stopped as stopped:
+        _fail(str(stopped), stopped.exit_code)
     except KeyboardInterrupt:
         _fail("interrupted" + (f"; what was measured so far is in {kept}" if kept else ""), code=130)
     except jax.errors.JaxRuntimeError as error:

@@ -3,7 +3,8 @@
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any, Literal
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from gossip_jax import checks
 from gossip_jax.workers import Backend
@@ -14,7 +15,15 @@ ProtocolName = Literal[
     "no_communication", "all_reduce", "elastic_gossip", "gossiping_sgd", "elastic_averaging"
 ]
 
-_LATER = ("wire_dtype",)  # settings that the first records did not know
+OnNan = Literal["stop", "isolate", "restart", "continue"]
+
+NOT_OF_THE_RESULT = frozenset(
+    {"backend", "data_dir", "profile", "out", "checkpoint_every", "resume", "on_nan"}
+)
+"""Settings that say where a run takes place, where its files are, and what to do if it goes wrong."""
+
+ADDED = {"drop_rate": 0.0, "wire_dtype": None}
+"""Settings that older records do not have, and the values that their runs had."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +98,15 @@ class Config:
     validate_every: int = 1
     """Epochs between two validations; the last epoch always has one."""
 
+    drop_rate: float = 0.0
+    """The probability that a worker sits out an update, neither training nor talking. Not with
+    all_reduce and elastic_averaging, where all wait for all."""
+
+    on_nan: OnNan = "stop"
+    """When a worker turns NaN or infinite: stop, with the run saved as it was before; isolate it, so
+    that it keeps out of all later rounds and of the aggregate; restart it from a healthy worker; or
+    continue with it."""
+
     backend: Backend = "auto"
     """One replica a device (pmap, shard_map), or all on one (vmap). On CPU, pmap and shard_map make
     as many CPU devices as workers. auto takes pmap where there are enough devices, else vmap."""
@@ -101,6 +119,14 @@ class Config:
 
     out: Path | None = None
     """A new directory for the results; runs/DATASET-PROTOCOL-TIME-PROCESS where not given."""
+
+    checkpoint_every: int = 1
+    """Epochs between two checkpoints; 0 for none but where the run is interrupted. The last two are
+    kept, and the best by validation accuracy."""
+
+    resume: Path | None = None
+    """The directory of a run that is to go on, with its settings: only --backend, --data-dir,
+    --checkpoint-every and more --epochs may be given beside it."""
 
     def checked(self) -> "Config":
         """These settings, with the moving rate filled in.
@@ -122,6 +148,17 @@ class Config:
         _require(math.isfinite(self.learning_rate), "learning_rate", "finite", self.learning_rate)
         _require(0 <= self.momentum < 1, "momentum", "in [0, 1)", self.momentum)
         _require(0 <= self.seed < 2**32, "seed", "in [0, 2^32)", self.seed)
+        _require(self.checkpoint_every >= 0, "checkpoint_every", "0 or more", self.checkpoint_every)
+        _require(0 <= self.drop_rate < 1, "drop_rate", "in [0, 1)", self.drop_rate)
+        if self.protocol in ("all_reduce", "elastic_averaging"):
+            # A worker that sits out would keep everybody waiting, and a sick one reaches all at once.
+            _require(not self.drop_rate, "drop_rate", f"0 with {self.protocol}", self.drop_rate)
+            _require(
+                self.on_nan in ("stop", "continue"),
+                "on_nan",
+                f"stop or continue with {self.protocol}",
+                self.on_nan,
+            )
         if self.batch_size % self.workers:
             raise ValueError(
                 f"train: --batch-size counts the examples of all workers, so it must be a multiple of "
@@ -137,14 +174,47 @@ class Config:
         return {
             field.name: list(value) if isinstance(value, tuple) else value
             for field in dataclasses.fields(self)
-            if field.name not in ("backend", "data_dir", "profile", "out")
+            if field.name not in NOT_OF_THE_RESULT
             for value in [getattr(self, field.name)]
-            if not (field.name in _LATER and value == field.default)
         }
 
     def _default_alpha(self) -> float:
         # EASGD's authors take 0.9 / W: W workers pull at the centre at once.
         return 0.9 / self.workers if self.protocol == "elastic_averaging" else 0.5
+
+
+def typed(key: str, value: Any) -> Any:
+    """A setting, from a file of TOML or JSON, as `Config` declares it; ValueError where it is none."""
+    kind = get_type_hints(Config)[key]
+    if get_origin(kind) is UnionType:
+        if value is None:  # which TOML cannot say
+            return None
+        kind = get_args(kind)[0]
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise ValueError(f"{key} must be one of {', '.join(get_args(kind))}; got {value!r}")
+        return value
+    if get_origin(kind) is tuple:
+        if not (isinstance(value, list) and all(type(item) is int for item in value)):
+            raise ValueError(f"{key} must be a list of whole numbers; got {value!r}")
+        return tuple(value)
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind is Path and type(value) is str:
+        return Path(value)
+    if type(value) is not kind:
+        raise ValueError(f"{key} must be {KINDS.get(kind, 'a string')}; got {value!r}")
+    return value
+
+
+KINDS = {
+    str: "a string",
+    dict: "a table",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+}
+"""What the types of a file's values are called."""
 
 
 def flag(name: str) -> str:

@@ -13,11 +13,19 @@ from experiments.cli import make_console, new_path, reported
 from experiments.config import Config
 from experiments.console import result_table
 from experiments.run_directory import RunDirectory
-from experiments.train import train
+from experiments.train import begin, train
 
 # The thesis's learning rate and momentum, on a smaller model, with batches that leave each worker
 # eight of its 300 images. EASGD communicates at every 32nd update, as a worker of the others initiates.
-SETTINGS = Config(width=256, epochs=80, batch_size=32, learning_rate=0.001, momentum=0.99, p=1 / 32)
+SETTINGS = Config(
+    width=256,
+    epochs=80,
+    batch_size=32,
+    learning_rate=0.001,
+    momentum=0.99,
+    p=1 / 32,
+    checkpoint_every=0,  # it takes a minute
+)
 RUNS = {
     "all_reduce": SETTINGS,
     "elastic_gossip": SETTINGS,
@@ -54,14 +62,14 @@ def main() -> None:
             for protocol, settings in RUNS.items()
         }
         dataset = data.load(SETTINGS.dataset)
-        RunDirectory(out)
+        RunDirectory(out).make()
     results = {}
     with reported(OSError, kept=out):
         for protocol, config in configs.items():
             setup = run.set_up(config, dataset)
             directory = RunDirectory(out / protocol)
-            directory.write_config(setup)
-            results[protocol] = train(setup, directory, console)
+            directory.make()
+            results[protocol] = train(*begin(setup, directory, console), directory, console)
         picture = out / "accuracy.png"
         plot({protocol: out / protocol for protocol in RUNS}).savefig(picture, dpi=150)
     console.print(result_table(results))

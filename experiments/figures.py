@@ -14,13 +14,15 @@ from experiments.grids import fraction
 from experiments.protocols import PROTOCOLS
 from experiments.summary import RowRuns
 
-_METHODS = {  # name, color, line
+METHODS = {
     "no_communication": ("no communication", "crimson", ":"),
     "all_reduce": ("All-reduce SGD", "black", "-"),
     "elastic_gossip": ("Elastic Gossip", "tab:blue", "-"),
     "gossiping_sgd": ("Gossiping SGD", "tab:orange", "--"),
     "elastic_averaging": ("EASGD", "tab:green", "-."),
 }
+"""By protocol: name, color, line."""
+
 _MARKERS = "os^Dv"
 
 
@@ -82,13 +84,13 @@ def accuracy_against_p(rows: list[RowRuns]) -> Figure | None:
 
     def line(config: Config) -> str:
         fixed = ", fixed period τ" if config.period > 1 else ""
-        return f"{_METHODS[config.protocol][0]}, W = {config.workers}{fixed}"
+        return f"{METHODS[config.protocol][0]}, W = {config.workers}{fixed}"
 
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
     _lines(axes, pairwise, line, _frequency)
     for runs in others:
-        _, color, style = _METHODS[runs.row.config.protocol]
+        _, color, style = METHODS[runs.row.config.protocol]
         style = {1: "-.", 4: style}.get(runs.row.config.workers, (0, (1, 4)))  # sparser for a larger W
         level = 100 * runs.figures("rank0_accuracy").mean()
         label = f"{runs.row.label} ({level:.2f})"
@@ -109,7 +111,7 @@ def accuracy_against_alpha(rows: list[RowRuns]) -> Figure | None:
         return None
 
     def line(config: Config) -> str:
-        return f"{_METHODS[config.protocol][0]}, W = {config.workers}, p = {fraction(config.p)}"
+        return f"{METHODS[config.protocol][0]}, W = {config.workers}, p = {fraction(config.p)}"
 
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
@@ -129,7 +131,7 @@ def accuracy_against_bytes(rows: list[RowRuns]) -> Figure | None:
     for (protocol, num_workers), group in _grouped(
         talking, lambda config: (config.protocol, config.workers)
     ).items():
-        name, color, style = _METHODS[protocol]
+        name, color, style = METHODS[protocol]
         group = sorted(group, key=lambda runs: runs.figures("bytes_sent_per_worker").mean())
         axes.plot(
             [runs.figures("bytes_sent_per_worker").mean() / 1e6 for runs in group],
@@ -200,7 +202,7 @@ def _over_updates(
     for axes, (num_workers, panel) in zip(all_axes, sorted(panels.items()), strict=True):
         for runs in panel:
             config = runs.row.config
-            _, color, line = _METHODS[config.protocol]
+            _, color, line = METHODS[config.protocol]
             if config.workers == 1:
                 color, line = "0.4", "-."
             if runs in pairwise:
@@ -226,7 +228,7 @@ def _line_of_pairwise(config: Config, rows: list[RowRuns]) -> str:
         return ":"
     if len(_values(rows, "alpha")) > 1:
         return "-" if config.p == max(_values(rows, "p")) else "--"
-    return _METHODS[config.protocol][2]
+    return METHODS[config.protocol][2]
 
 
 def _lines(

@@ -33,10 +33,10 @@ def profile(setup: Setup, directory: Path) -> None:
     talks = (np.asarray(rounds.peer) >= 0).any(axis=1)
     chosen = [np.flatnonzero(talks == kind)[:_OF_EACH_KIND] for kind in (False, True)]
     state = run.start(setup).state
-    rest = (setup.key, jnp.float32(setup.config.alpha))
+    rest = (setup.key, jnp.float32(setup.config.alpha), None)
     one_round = jax.tree.map(lambda leaf: leaf[:1], rounds)
     update = setup.program.compile_epoch(state, setup.shards, one_round, *rest)
-    state, _ = jax.block_until_ready(update(state, setup.shards, one_round, *rest))  # warms up
+    state, *_ = jax.block_until_ready(update(state, setup.shards, one_round, *rest))  # warms up
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # Python's own calls would hide the rest
     with jax.profiler.trace(directory, create_perfetto_trace=True, profiler_options=options):
@@ -46,7 +46,7 @@ def profile(setup: Setup, directory: Path) -> None:
                 jax.profiler.StepTraceAnnotation("update", step_num=index + 1),
                 jax.profiler.TraceAnnotation(_name(one_round)),
             ):
-                state, _ = jax.block_until_ready(update(state, setup.shards, one_round, *rest))
+                state, *_ = jax.block_until_ready(update(state, setup.shards, one_round, *rest))
 
 
 def _name(round: gj.Round) -> str:

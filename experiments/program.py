@@ -1,6 +1,7 @@
 """What runs share that differ only in p, α, τ, the seed or their length: compiled once for all."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,20 +17,16 @@ from experiments.data import Dataset, Examples
 from experiments.models import make_model
 from experiments.protocols import PROTOCOLS, make_optimizer
 from experiments.task import classification
-from gossip_jax import training
+from gossip_jax import health, training
+from gossip_jax.absence import sitting_out
+from gossip_jax.health import Watched
 from gossip_jax.rounds import silence
 from gossip_jax.training import WorkerState
 
 # The settings that reach a compiled program as values, and what stands for them in its name.
-_FREE = {
-    "p": 0.0,
-    "seed": 0,
-    "epochs": 1,
-    "validate_every": 1,
-    "out": None,
-    "data_dir": None,
-    "profile": None,
-}
+_FREE = {"p": 0.0, "seed": 0, "epochs": 1, "validate_every": 1, "drop_rate": 0.0}
+_FREE |= {"out": None, "data_dir": None, "resume": None, "checkpoint_every": 1, "on_nan": "stop"}
+_FREE |= {"profile": None}
 _FREE_OF_PAIRWISE = {"alpha": None, "peers": "uniform", "period": 1}
 
 
@@ -71,17 +68,24 @@ class Program:
         self._task = classification(
             make_model(config.model, dataset.num_classes, config.width), dataset, config.augment
         )
-        self._compiled: dict[Any, Any] = {}  # by what `_shape` says
+        self._compiled: dict[Any, Any] = {}  # by what `_kind` says
         self.placement = gj.place(config.workers, config.backend)
         self.init = self.placement.map(self._init_worker, in_axes=(None,))
         self.score = self.placement.map(self._task.num_correct, in_axes=(0, 0, None))
         self.score_one = jax.jit(self._task.num_correct)
 
-    def epoch(self, states: Any, shards: Any, rounds: Any, keys: Any, alpha: Array) -> Any:
-        """Trains one run for an epoch, or several with different seeds: as `compile_epoch` says."""
-        return self._compiled[_shape(rounds, keys)](states, shards, rounds, keys, alpha)
+    def epoch(self, *inputs: Any) -> Any:
+        """Trains one run for an epoch, or several with different seeds: as `compile_epoch` says.
 
-    def compile_epoch(self, states: Any, shards: Any, rounds: Any, keys: Any, alpha: Array) -> Any:
+        Returns:
+          The states, the mean losses [W], and, where `absent` was given, int32 [W]: the update at which
+          a worker turned NaN or infinite, 0 for none; of several seeds [W, S].
+        """
+        return self._compiled[_kind(*inputs)](*inputs)
+
+    def compile_epoch(
+        self, states: Any, shards: Any, rounds: Any, keys: Any, alpha: Array, absent: Any
+    ) -> Any:
         """Compiles an epoch for arguments like these, where that has not been done.
 
         Args:
@@ -90,34 +94,52 @@ class Program:
           rounds: of the epoch, stacked [T, ...]; of several seeds [S, T, ...].
           keys: the key of the run; of several seeds [S] of them.
           alpha: the moving rate, float32 scalar, the same for all seeds.
+          absent: who sits out which update, bool [T, W]; of several seeds [S, T, W]. None for nobody:
+            nothing of it is then in the program.
 
         Returns:
           The compiled program, as `jax.stages.Compiled`.
         """
-        shape = _shape(rounds, keys)
-        if shape in self._compiled:
-            return self._compiled[shape]
+        inputs = states, shards, rounds, keys, alpha, absent
+        kind = _kind(*inputs)
+        if kind in self._compiled:
+            return self._compiled[kind]
         epoch = self._epoch()
         if keys.ndim:
-            epoch = jax.vmap(self._epoch("seeds"), in_axes=(0, 0, 0, 0, None), axis_name="seeds")
-        mapped: Any = self.placement.map(epoch, in_axes=(0, 0, None, None, None), donate_argnums=(0,))
-        lowered = mapped.lower(states, shards, rounds, keys, alpha)
-        compiled = lowered.compile(compiler_options=_options(self.placement))
-        self._compiled[shape] = compiled
+            axes = (0, 0, 0, 0, None, None if absent is None else 0)
+            epoch = jax.vmap(self._epoch("seeds"), axes, axis_name="seeds")
+        mapped: Any = self.placement.map(
+            epoch, in_axes=(0, 0, None, None, None, None), donate_argnums=(0,)
+        )
+        compiled = mapped.lower(*inputs).compile(compiler_options=_options(self.placement))
+        self._compiled[kind] = compiled
         memory.trim()
         return compiled
 
-    def _epoch(self, lockstep: str | None = None) -> Callable[..., tuple[WorkerState, Array]]:
+    def _epoch(self, lockstep: str | None = None) -> Callable[..., tuple[Any, Array, Any]]:
         batch_size = self._config.batch_size // self._config.workers
 
-        def epoch(state: WorkerState, shard: Any, rounds: gj.Round, key: Array, alpha: Array) -> Any:
+        def epoch(
+            state: WorkerState, shard: Any, rounds: gj.Round, key: Array, alpha: Array, absent: Any
+        ) -> Any:
             if not PROTOCOLS[self._config.protocol].is_pairwise:
                 rounds = silence(self._config.workers, rounds.step)  # all are: now known to be
             # α is a value of the program, not a part of it, so that one program serves every α.
-            train = training.train_epoch(
-                self._task.loss, self._optimizer(alpha), batch_size, lockstep=lockstep
+            train: Any = functools.partial(
+                training.train_epoch,
+                self._task.loss,
+                self._optimizer(alpha),
+                batch_size,
+                lockstep=lockstep,
             )
-            return train(state, shard, rounds, key)
+            if absent is None:
+                return *train()(state, shard, rounds, key), None
+
+            def wrap(update: training.Update) -> training.Update:
+                return health.watching(sitting_out(update, absent, rounds.step[0]))
+
+            watched, loss = train(wrap=wrap)(Watched(state, jnp.int32(0)), shard, rounds, key)
+            return watched.state, loss, watched.sick_from
 
         return epoch
 
@@ -135,6 +157,6 @@ def _options(placement: gj.Placement) -> dict[str, Any]:
     return {"xla_cpu_copy_insertion_use_region_analysis": True} if is_cpu else {}
 
 
-def _shape(rounds: gj.Round, keys: Array) -> tuple[Any, ...]:
-    """What arguments of programs differ in: the number of seeds, if several, and of updates."""
-    return (*keys.shape, rounds.step.shape)
+def _kind(states: Any, shards: Any, rounds: Any, keys: Array, alpha: Any, absent: Any) -> Any:
+    """What tells programs apart: the numbers of seeds and of updates, and whether workers sit out."""
+    return keys.shape, rounds.step.shape, absent is not None

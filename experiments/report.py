@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tyro
 
-from experiments import comparison, rows
+from experiments import comparison, link_report, rows
 from experiments.claims import CLAIMS, CONFIDENCE, Claim, Finding, findings, verdict
 from experiments.cli import make_console, reported
 from experiments.figures import PLOTS
@@ -32,7 +32,7 @@ def main() -> None:
     console = make_console()
     with reported(ValueError, OSError):
         results = Results(options.results, rows.load_all())
-        if not results.records:
+        if not (results.records or results.links):
             raise ValueError(f"--results {options.results} holds no records of runs")
         report = write(results, options.results)
     console.print(f"{len(results.records)} runs: {report}", soft_wrap=True)
@@ -54,6 +54,8 @@ def write(results: Results, directory: Path) -> Path:
     for table in results.tables:
         if results.lengths(table):
             sections.append(_table(results, table, directory))
+    if results.links:
+        sections.append(link_report.section(results.links, directory))
     sections.append(_provenance(results, directory))
     report = directory / "REPORT.md"
     write_whole(report, "\n\n".join(sections) + "\n")

@@ -8,6 +8,7 @@ import tyro
 
 from experiments import comparison, memory, rows, sweep
 from experiments.cli import make_console, reported
+from experiments.interrupts import Interrupts
 from experiments.options import SweepOptions
 from experiments.rows import Table
 from experiments.summary import Results
@@ -34,7 +35,7 @@ class Options(SweepOptions):
 
 
 def main() -> None:
-    """Runs the command line: exits with 2 on bad input, with 130 on an interrupt."""
+    """Runs the command line: exits with 2 on bad input, with 130 or 143 on an interrupt."""
     options = tyro.cli(Options, prog="python -m experiments.reproduce")
     deadline = time.monotonic() + 60 * options.minutes
     console = make_console()
@@ -46,7 +47,8 @@ def main() -> None:
         tables = [rows.load(name) for name in options.tables or ()] or rows.load_all()
         jobs = sweep.distinct(by_priority(options, tables))
         options.make_devices(tables)
-        sweep.run_missing(jobs, options.out, console, options.seeds_at_once, deadline)
+        with Interrupts(console, "this epoch") as interrupts:
+            sweep.run_missing(jobs, options.out, console, options.seeds_at_once, deadline, interrupts)
         results = Results(options.out, tables)
         for table in tables:
             if results.lengths(table):

@@ -5,23 +5,15 @@ import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
-from experiments.config import Config
+from experiments.config import KINDS, Config, typed
 from experiments.protocols import PROTOCOLS
 from gossip_jax import checks
 
 DIRECTORY = Path(__file__).parent / "tables"
 
 _IN_EVERY_NAME = {"protocol", "workers", "p", "period", "alpha", "epochs", "seed", "train_examples"}
-_TOML = {
-    str: "a string",
-    dict: "a table",
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +130,7 @@ def parse(name: str, text: str) -> Table:
         raise ValueError(f"table {name}: {' and '.join(sorted(missing))} must be given")
     for key, kind in {"title": str, "group": str, "order": int, "settings": dict, "rows": dict}.items():
         if type(content.get(key, kind())) is not kind:  # true is no order
-            raise ValueError(f"table {name}: {key} must be {_TOML[kind]}; got {content[key]!r}")
+            raise ValueError(f"table {name}: {key} must be {KINDS[kind]}; got {content[key]!r}")
     if not re.fullmatch(r"[a-z0-9_-]+", content["group"]):
         raise ValueError(
             f"table {name}: group names a directory, of a-z, 0-9, - and _; got {content['group']!r}"
@@ -164,9 +156,7 @@ def _row(where: str, label: str, settings: dict[str, Any], row: dict[str, Any]) 
     _allow(f"{where}, settings", settings, allowed)
     published = row.get("published", {})
     try:
-        config = Config(
-            **{key: _typed(key, value) for key, value in (settings | own).items()}
-        ).checked()
+        config = Config(**{key: typed(key, value) for key, value in (settings | own).items()}).checked()
     except (OverflowError, ValueError) as error:
         raise ValueError(f"{where}: {error}") from error
     if not isinstance(published, dict):
@@ -177,26 +167,6 @@ def _row(where: str, label: str, settings: dict[str, Any], row: dict[str, Any]) 
     for key, value in published.items():
         checks.probability(where, f"published {key}", value)
     return Row(label, config, Published(**published), tuple(sorted(set(own) - _IN_EVERY_NAME)))
-
-
-def _typed(key: str, value: Any) -> Any:
-    """A setting as `Config` declares it; ValueError where it is none."""
-    kind = get_type_hints(Config)[key]
-    if get_origin(kind) is UnionType:
-        kind = get_args(kind)[0]  # of `kind | None`: TOML has no null
-    if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            raise ValueError(f"{key} must be one of {', '.join(get_args(kind))}; got {value!r}")
-        return value
-    if get_origin(kind) is tuple:
-        if not (isinstance(value, list) and all(type(item) is int for item in value)):
-            raise ValueError(f"{key} must be a list of whole numbers; got {value!r}")
-        return tuple(value)
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        raise ValueError(f"{key} must be {_TOML[kind]}; got {value!r}")
-    return value
 
 
 def _allow(where: str, given: dict[str, Any], allowed: set[str]) -> None:

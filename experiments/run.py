@@ -1,7 +1,7 @@
 """A run, from settings to figures. Nothing here prints or writes a file."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +16,7 @@ from experiments.data import Dataset, Examples
 from experiments.program import Program, Programs
 from experiments.protocols import PROTOCOLS, make_draw
 from gossip_jax import keys, metrics, traffic, training
+from gossip_jax.absence import draw_absences, without
 from gossip_jax.keys import Purpose
 from gossip_jax.training import WorkerState
 
@@ -40,6 +41,12 @@ class Progress(NamedTuple):
     epoch: int
     traffic: traffic.Traffic
     seconds: float  # spent in training, without compiling and scoring
+    isolated: Mapping[int, int]  # workers that are out, and the update from which on
+
+    @property
+    def workers(self) -> list[int]:
+        """Those that are not out."""
+        return [worker for worker in range(len(self.traffic.bytes_sent)) if worker not in self.isolated]
 
 
 class EpochMetrics(NamedTuple):
@@ -109,8 +116,9 @@ def set_up(config: Config, dataset: Dataset, programs: Programs | None = None) -
 
 def start(setup: Setup) -> Progress:
     """A run before its first update: every worker holds the same replica."""
-    state = setup.program.init(keys.derive(setup.key, Purpose.INITIALISE))
-    return Progress(state, 0, traffic.silence(setup.config.workers), 0.0)
+    placement = setup.program.placement
+    state = setup.program.init(placement.share(keys.derive(setup.key, Purpose.INITIALISE)))
+    return Progress(state, 0, traffic.silence(setup.config.workers), 0.0, {})
 
 
 def train(setup: Setup, progress: Progress) -> Iterator[tuple[Progress, EpochMetrics | None]]:
@@ -131,56 +139,100 @@ def train_together(
       setups: of runs that differ in their seed only.
       runs: how far each has come, all to the same epoch. They are used up.
     """
+    shared = _share(setups)
+    while runs[0].epoch < setups[0].config.epochs:
+        runs, losses, _ = _train_epoch(setups, runs, shared)
+        yield [
+            (progress, _measure(setup, progress, loss))
+            for setup, progress, loss in zip(setups, runs, losses, strict=True)
+        ]
+
+
+def train_watched_epoch(
+    setup: Setup, progress: Progress
+) -> tuple[Progress, EpochMetrics | None, np.ndarray]:
+    """Trains for an epoch, as `train` does, and says when workers turned NaN or infinite.
+
+    Returns:
+      How far the run has come, its metrics, and int32 [W]: the update at which a worker did so, or 0.
+    """
+    (progress,), (loss,), sick_from = _train_epoch([setup], [progress], _share([setup]), True)
+    sick_from = setup.program.placement.gather(sick_from)
+    return progress, _measure(setup, progress, loss), np.asarray(sick_from)
+
+
+class _Shared(NamedTuple):
+    """What stays the same for all epochs of runs that train together."""
+
+    shards: Any
+    key: Array
+    alpha: Array
+
+
+def _share(setups: Sequence[Setup]) -> _Shared:
+    placement, alpha = setups[0].program.placement, jnp.float32(setups[0].config.alpha)
+    shards = placement.scatter(_stack([setup.shards for setup in setups], axis=1))
+    return _Shared(shards, *placement.share((_stack([setup.key for setup in setups]), alpha)))
+
+
+def _train_epoch(
+    setups: Sequence[Setup], runs: Sequence[Progress], shared: _Shared, is_watched: bool = False
+) -> tuple[list[Progress], list[Array], Any]:
+    """One more epoch: the runs after it, the mean losses of each [W], and who turned sick when."""
     config, program = setups[0].config, setups[0].program
     rounds_traffic = PROTOCOLS[config.protocol].traffic
     params = jax.eval_shape(metrics.mean_replica, runs[0].state.params)  # the shapes of a replica
-    scatter = program.placement.scatter
-    shards = scatter(_stack([setup.shards for setup in setups], axis=1))
-    key = _stack([setup.key for setup in setups])
-    alpha = jnp.float32(config.alpha)
-
-    while runs[0].epoch < config.epochs:
-        states = scatter(_stack([progress.state for progress in runs], axis=1))
-        drawn = [_rounds(setup, runs[0].epoch) for setup in setups]
-        inputs = jax.block_until_ready((states, shards, _stack(drawn), key, alpha))
-        program.compile_epoch(*inputs)  # ahead, so that no epoch's time holds it
-        before = time.perf_counter()
-        states, losses = jax.block_until_ready(program.epoch(*inputs))
-        seconds = (time.perf_counter() - before) / len(setups)
-        runs = [
-            Progress(
-                state,
-                progress.epoch + 1,
-                progress.traffic + rounds_traffic(config, rounds, params),
-                progress.seconds + seconds,
-            )
-            for progress, state, rounds in zip(runs, _unstack(states, len(setups)), drawn, strict=True)
-        ]
-        is_due = runs[0].epoch % config.validate_every == 0 or runs[0].epoch == config.epochs
-        yield [
-            (progress, _measure(setup, progress, loss) if is_due else None)
-            for setup, progress, loss in zip(setups, runs, _unstack(losses, len(setups)), strict=True)
-        ]
+    states = program.placement.scatter(_stack([progress.state for progress in runs], axis=1))
+    drawn = [_rounds(setup, runs[0].epoch) for setup in setups]
+    absent, share_present = None, [1.0] * len(runs)
+    if is_watched or config.drop_rate or any(progress.isolated for progress in runs):
+        absences = [_absent(*of_run) for of_run in zip(setups, runs, drawn, strict=True)]
+        drawn = [without(*of_run) for of_run in zip(drawn, absences, strict=True)]
+        absent, share_present = _stack(absences), [1 - of_run.mean() for of_run in absences]
+    rounds, absent = program.placement.share((_stack(drawn), absent))
+    inputs = jax.block_until_ready((states, shared.shards, rounds, shared.key, shared.alpha, absent))
+    program.compile_epoch(*inputs)  # ahead, so that no epoch's time holds it
+    before = time.perf_counter()
+    states, losses, sick_from = jax.block_until_ready(program.epoch(*inputs))
+    seconds = (time.perf_counter() - before) / len(setups)
+    after = [
+        progress._replace(
+            state=state,
+            epoch=progress.epoch + 1,
+            traffic=progress.traffic + rounds_traffic(config, rounds, params),
+            seconds=progress.seconds + seconds,
+        )
+        for progress, state, rounds in zip(runs, _unstack(states, len(setups)), drawn, strict=True)
+    ]
+    # Of an update that a worker sat out there is no loss.
+    losses = [
+        loss / share for loss, share in zip(_unstack(losses, len(setups)), share_present, strict=True)
+    ]
+    return after, losses, sick_from
 
 
 def result(setup: Setup, progress: Progress) -> Result:
     """The figures of a run that has come to its end."""
     state, test = progress.state, setup.test
-    accuracy = _accuracy(setup, state, test)
-    # The mean replica, with what is not a parameter from worker 0, on one device.
-    params, model_state = jax.device_put(
-        (metrics.mean_replica(state.params), jax.tree.map(lambda leaf: leaf[0], state.model_state)),
-        setup.program.placement.devices[0],
+    worker_accuracy = accuracy(setup, state, test)
+    taking_part = _taking_part(progress)
+    # The mean replica, with what is not a parameter from one worker, on a device of this process.
+    mean = (
+        metrics.mean_replica(taking_part.params),
+        jax.tree.map(lambda leaf: leaf[0], taking_part.model_state),
+    )
+    params, model_state = jax.tree.map(
+        lambda leaf: leaf.addressable_data(0), setup.program.placement.share(mean)
     )
     right = setup.program.score_one(params, model_state, test)
     updates = progress.epoch * setup.updates_per_epoch
     sent = float(progress.traffic.bytes_sent.mean())
     all_reduce = traffic.expected_collective(setup.config.workers, params, updates)
     return Result(
-        rank0_accuracy=float(accuracy[0]),
+        rank0_accuracy=float(worker_accuracy[0]),
         aggregate_accuracy=int(right) / len(test.label),
-        worker_accuracy=accuracy.tolist(),
-        consensus_distance=float(metrics.consensus_distance(state.params)),
+        worker_accuracy=worker_accuracy.tolist(),
+        consensus_distance=float(metrics.consensus_distance(taking_part.params)),
         exchanges=int(progress.traffic.exchanges),
         bytes_sent_per_worker=sent,
         share_of_all_reduce_bytes=sent / max(float(all_reduce.bytes_sent.mean()), 1.0),
@@ -189,26 +241,29 @@ def result(setup: Setup, progress: Progress) -> Result:
     )
 
 
-def _measure(setup: Setup, progress: Progress, losses: Array) -> EpochMetrics:
-    accuracy = _accuracy(setup, progress.state, setup.validation)
+def accuracy(setup: Setup, state: WorkerState, examples: Examples) -> np.ndarray:
+    """The accuracy of each worker on some examples: float64 [W]."""
+    right = setup.program.score(state.params, state.model_state, examples)
+    return np.asarray(setup.program.placement.gather(right)) / len(examples.label)
+
+
+def _measure(setup: Setup, progress: Progress, losses: Array) -> EpochMetrics | None:
+    """After an epoch that is validated; workers that are out do not count."""
+    config = setup.config
+    if progress.epoch % config.validate_every and progress.epoch != config.epochs:
+        return None
+    of_workers = accuracy(setup, progress.state, setup.validation)[progress.workers]
     return EpochMetrics(
         epoch=progress.epoch,
         updates=progress.epoch * setup.updates_per_epoch,
-        training_loss=float(np.mean(losses)),
-        validation_accuracy_mean=float(accuracy.mean()),
-        validation_accuracy_min=float(accuracy.min()),
-        validation_accuracy_max=float(accuracy.max()),
-        consensus_distance=float(metrics.consensus_distance(progress.state.params)),
+        training_loss=float(np.mean(setup.program.placement.gather(losses))),
+        validation_accuracy_mean=float(of_workers.mean()),
+        validation_accuracy_min=float(of_workers.min()),
+        validation_accuracy_max=float(of_workers.max()),
+        consensus_distance=float(metrics.consensus_distance(_taking_part(progress).params)),
         exchanges=int(progress.traffic.exchanges),
         bytes_sent_per_worker=float(progress.traffic.bytes_sent.mean()),
         seconds=progress.seconds,
-    )
-
-
-def _accuracy(setup: Setup, state: WorkerState, examples: Examples) -> np.ndarray:
-    """Of each worker: float64 [W]."""
-    return np.asarray(setup.program.score(state.params, state.model_state, examples)) / len(
-        examples.label
     )
 
 
@@ -216,6 +271,22 @@ def _rounds(setup: Setup, epoch: int) -> gj.Round:
     """The rounds of an epoch, counted from 0."""
     updates = setup.updates_per_epoch
     return training.draw_rounds(setup.draw, setup.key, epoch * updates + 1, updates)
+
+
+def _absent(setup: Setup, progress: Progress, rounds: gj.Round) -> Array:
+    """Who sits out which update of an epoch: bool [T, W]."""
+    num_updates, num_workers = rounds.peer.shape
+    rate = setup.config.drop_rate
+    dropped = draw_absences(setup.key, rounds.step[0], num_updates, num_workers, rate)
+    since = [progress.isolated.get(worker, 2**31 - 1) for worker in range(num_workers)]
+    return dropped | (rounds.step[:, None] >= np.array(since, np.int32))
+
+
+def _taking_part(progress: Progress) -> WorkerState:
+    """The state of the workers that are not out, stacked."""
+    if not progress.isolated:
+        return progress.state
+    return jax.tree.map(lambda leaf: leaf[np.array(progress.workers)], progress.state)
 
 
 def _stack(trees: Sequence[Any], axis: int = 0) -> Any:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments import records
+from experiments import link_records, records
 from experiments.config import Config
 from experiments.records import Record
 from experiments.rows import Row, Table
@@ -59,6 +59,8 @@ class Results:
             path: records.read(path)
             for path in sorted((directory / "runs").glob("*/*/seed-*.json"), key=_by_seed)
         }
+        self.links = link_records.read_all(directory)
+        """What was measured over slow links."""
         self._of_row: dict[tuple[str, str], dict[Length, list[Record]]] = {}
         self.strangers: list[Path] = []
         """Records that belong to no row of these tables."""

@@ -1,16 +1,11 @@
 """Runs what is missing of many runs: in any order, stopped at any moment, never one twice."""
 
 import dataclasses
-import datetime
-import fcntl
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
-import numpy as np
 from rich.console import Console
 
 from experiments import data, records, run
@@ -18,12 +13,13 @@ from experiments.checkpoints import Checkpoints
 from experiments.config import Config
 from experiments.console import EpochProgress
 from experiments.data import Dataset
+from experiments.files import only_one_process
+from experiments.interrupts import Interrupted, Interrupts
+from experiments.journal import Journal, begin
 from experiments.program import Programs
-from experiments.provenance import surroundings
 from experiments.records import Record
 from experiments.rows import Row, Table
 from experiments.run import EpochMetrics, Progress, Setup
-from gossip_jax.traffic import Traffic
 
 
 class Job(NamedTuple):
@@ -113,6 +109,7 @@ def run_missing(
     console: Console,
     together: int = 1,
     deadline: float = float("inf"),
+    interrupts: Interrupts | None = None,
 ) -> bool:
     """Runs those jobs that have no record yet, each from its last checkpoint.
 
@@ -123,6 +120,7 @@ def run_missing(
       together: how many seeds of a row to train in one program.
       deadline: on `time.monotonic`'s clock: no epoch begins that would not be over by then, as far
         as the one before tells.
+      interrupts: after an epoch in which a signal came, no other begins.
 
     Returns:
       Whether all have finished.
@@ -131,10 +129,11 @@ def run_missing(
       ValueError: a record or checkpoint is damaged or of other settings, `distinct` refuses the jobs,
         the data cannot be read, or another process is at work here.
       OSError: a file cannot be written. What finished before is kept.
+      Interrupted: a signal came, and was not too late to stop anything.
     """
     jobs = distinct(jobs)
     datasets: dict[str, tuple[Dataset, Programs]] = {}
-    with _only_one_process(results):
+    with only_one_process(results):
         missing = [job for job in jobs if job.record(results) is None]
         if len(missing) < len(jobs):
             console.print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are there already")
@@ -152,6 +151,12 @@ def run_missing(
             for seconds in _epochs(group, setups, results, console):
                 longest[config.dataset] = max(seconds, longest.get(config.dataset, 0.0))
                 is_over = group[0].record_path(results).exists()
+                if interrupts is not None and interrupts.received is not None:
+                    if is_over and group[-1] is missing[-1]:
+                        return True
+                    raise Interrupted(
+                        interrupts.received, "the same command goes on from the last epoch"
+                    )
                 if not is_over and time.monotonic() + seconds > deadline:
                     return False
     return True
@@ -161,50 +166,23 @@ class _Run:
     """A run at work: its progress, and what its record will say."""
 
     def __init__(self, job: Job, setup: Setup, results: Path):
-        self.job, self.setup = job, setup
-        self.checkpoints = job.checkpoints(results)
+        self.journal = Journal(setup, job.checkpoints(results))
         self._record_path = job.record_path(results)
-        self._metrics: list[EpochMetrics] = []
-        self._provenance: list[dict[str, Any]] = []
-
-    def begin(self, epoch: int) -> Progress:
-        """From the checkpoint of that epoch; 0 is the start."""
-        progress = self._restore(epoch) if epoch else run.start(self.setup)
-        began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        here = {"from_epoch": epoch, "began": began} | surroundings(self.setup.program.placement)
-        self._provenance.append(here)
-        return progress
-
-    def _restore(self, epoch: int) -> Progress:
-        program = self.setup.program
-        state, notes = self.checkpoints.restore(epoch, jax.eval_shape(program.init, self.setup.key))
-        path = self.checkpoints.path / str(epoch)
-        records.require_equal(path, notes["settings"], self.job.config.settings())
-        self._metrics = [records.metrics_from(metrics) for metrics in notes["metrics"]]
-        self._provenance = notes["provenance"]
-        sent = Traffic(notes["exchanges"], np.array(notes["bytes_sent"]))
-        return Progress(program.placement.scatter(state), epoch, sent, notes["seconds"])
 
     def keep(self, progress: Progress, metrics: EpochMetrics | None) -> None:
         """Writes a checkpoint, or, after the last epoch, the record."""
-        self._metrics += [metrics] if metrics is not None else []
-        settings = self.job.config.settings()
-        if progress.epoch < self.job.config.epochs:
-            notes = {
-                "settings": settings,
-                "exchanges": progress.traffic.exchanges,
-                "bytes_sent": progress.traffic.bytes_sent.tolist(),
-                "seconds": progress.seconds,
-                "metrics": [metrics._asdict() for metrics in self._metrics],
-                "provenance": self._provenance,
-            }
-            self.checkpoints.save(progress.epoch, progress.state, notes)
+        journal = self.journal
+        journal.note(metrics)
+        if progress.epoch < journal.setup.config.epochs:
+            journal.save(progress)
         else:
-            result = run.result(self.setup, progress)
+            result = run.result(journal.setup, progress)
+            settings = journal.setup.config.settings()
             records.write(
-                self._record_path, Record(settings, result, tuple(self._metrics), self._provenance)
+                self._record_path,
+                Record(settings, result, tuple(journal.metrics), journal.provenance),
             )
-            self.checkpoints.delete()
+            journal.checkpoints.delete()
 
 
 def _epochs(
@@ -212,9 +190,7 @@ def _epochs(
 ) -> Iterator[float]:
     """Trains jobs that differ in their seed to the end; yields the seconds of each epoch, all told."""
     runs = [_Run(job, setup, results) for job, setup in zip(group, setups, strict=True)]
-    # A run may have been stopped when only some of the seeds had written their checkpoint.
-    common = set.intersection(*(set(one.checkpoints.epochs()) for one in runs))
-    progress = [one.begin(max(common, default=0)) for one in runs]
+    progress = begin([one.journal for one in runs], console.print)
     seeds = [job.config.seed for job in group]
     label = f"{group[0].label} seed {seeds[0]}" + (f" to {seeds[-1]}" if len(seeds) > 1 else "")
     with EpochProgress(console, label, group[0].config.epochs, len(runs)) as shown:
@@ -245,19 +221,3 @@ def _groups(jobs: Sequence[Job], results: Path, together: int) -> Iterator[list[
         group.append(job)
     if group:
         yield group
-
-
-@contextmanager
-def _only_one_process(results: Path) -> Iterator[None]:
-    """Two processes at once would write each other's checkpoints."""
-    try:
-        results.mkdir(parents=True, exist_ok=True)
-        lock = (results / ".lock").open("w")
-    except OSError as error:
-        raise OSError(f"--out {results} cannot be used: {error.strerror}") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"another process is running into {results}; name another --out") from None
-        yield

@@ -7,6 +7,7 @@ import tyro
 
 from experiments import memory, rows, sweep
 from experiments.cli import make_console, reported
+from experiments.interrupts import Interrupts
 from experiments.options import SweepOptions
 
 
@@ -14,7 +15,8 @@ from experiments.options import SweepOptions
 class Options(SweepOptions):
     """Run what is missing of a table, and keep a record of every run.
 
-    It can be stopped at any moment: the same command goes on from the last epoch.
+    It can be stopped at any moment: the same command goes on from the last epoch. Ctrl-C waits for the
+    epoch to end; a second one does not.
     """
 
     table: Annotated[str, tyro.conf.Positional]
@@ -25,7 +27,7 @@ class Options(SweepOptions):
 
 
 def main() -> None:
-    """Runs the command line: exits with 2 on bad input, with 130 on an interrupt."""
+    """Runs the command line: exits with 2 on bad input, with 130 or 143 on an interrupt."""
     options = tyro.cli(Options, prog="python -m experiments.table")
     console = make_console()
     memory.return_large_blocks()
@@ -34,11 +36,8 @@ def main() -> None:
         table = rows.load(options.table)
         jobs = options.jobs(table, table.select(options.rows), range(options.seeds))
         options.make_devices([table])
-        try:
-            sweep.run_missing(jobs, options.out, console, options.seeds_at_once)
-        except KeyboardInterrupt:
-            console.print("stopped: the same command goes on from the last epoch")
-            raise
+        with Interrupts(console, "this epoch") as interrupts:
+            sweep.run_missing(jobs, options.out, console, options.seeds_at_once, interrupts=interrupts)
 
 
 if __name__ == "__main__":

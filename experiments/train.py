@@ -1,36 +1,93 @@
 """Trains a model on several workers with one protocol: `python -m experiments.train --help`."""
 
+import contextlib
+import dataclasses
 import math
+import shlex
+from pathlib import Path
 
 import tyro
 from rich.console import Console
 
-from experiments import data, memory, run
+from experiments import data, faults, journal, memory, run
 from experiments.cli import make_console, make_cpu_devices, new_path, reported
-from experiments.config import Config
+from experiments.config import NOT_OF_THE_RESULT, Config, flag
 from experiments.console import EpochProgress, result_table
+from experiments.faults import Diverged
+from experiments.files import only_one_process
+from experiments.interrupts import Interrupted, Interrupts
+from experiments.journal import Journal
+from experiments.processes import (
+    Processes,
+    from_first,
+    is_first,
+    joined,
+    most,
+    require_one_worker_on_cpu,
+)
 from experiments.profiling import profile
-from experiments.run_directory import RunDirectory, require_free
+from experiments.provenance import versions
+from experiments.run import Progress, Result
+from experiments.run_directory import RunDirectory, SeenByOthers, require_free
+
+_PROGRAM = "python -m experiments.train"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Train a model on several workers, with one of the protocols.
+
+    The defaults are the thesis's settings for MNIST (arXiv:1812.02407), on a dataset that needs no
+    download.
+    """
+
+    run: tyro.conf.OmitArgPrefixes[Config]
+    processes: tyro.conf.OmitArgPrefixes[Processes]
 
 
 def main() -> None:
-    """Runs the command line: exits with 2 on bad input, with 130 on an interrupt."""
-    config = tyro.cli(Config, prog="python -m experiments.train")
-    console = make_console()
+    """Runs the command line.
+
+    It exits with 2 on bad input, with 1 where a worker turned NaN, with 130 or 143 on an interrupt, and
+    with `lifeline.PEER_LOST` where this is one of several processes and another is lost.
+    """
+    make_console()  # messages may hold any path
+    options = tyro.cli(Options, prog=_PROGRAM)
     memory.return_large_blocks()
-    with reported(ValueError, OSError):
-        config = config.checked()
-        out = config.out or new_path(f"{config.dataset}-{config.protocol}")
-        require_free(out)
-        if config.backend in ("pmap", "shard_map"):
-            make_cpu_devices(config.workers)
-        setup = run.set_up(config, data.load(config.dataset, config.data_dir))
-        directory = RunDirectory(out)
-        directory.write_config(setup)
-        if config.profile is not None:
-            profile(setup, config.profile)
-    with reported(OSError, kept=out):
-        result = train(setup, directory, console)
+    with contextlib.ExitStack() as together:
+        with reported(ValueError, OSError):
+            config, processes = options.run, options.processes.checked()
+            if config.resume is not None:
+                config = resumed(config)
+            config = config.checked()
+            if config.backend in ("pmap", "shard_map") or processes.are_several:
+                make_cpu_devices(processes.share_of(config.workers))
+            alike = config.settings() | {"backend": config.backend, "versions": versions()}
+            together.enter_context(joined(processes, alike))
+        run_and_show(config)
+
+
+def run_and_show(config: Config) -> None:
+    """The whole run. Of several processes, the first writes its files and prints."""
+    console = make_console(quiet=not is_first())
+    with contextlib.ExitStack() as held:
+        with reported(ValueError, OSError):
+            require_one_worker_on_cpu(config.workers)
+            out = config.resume or config.out or new_path(f"{config.dataset}-{config.protocol}")
+            out = Path(from_first(str(out)))
+            if config.resume is None and is_first():
+                require_free(out)
+            setup = run.set_up(config, data.load(config.dataset, config.data_dir))
+            if is_first():
+                held.enter_context(only_one_process(out))
+            directory = RunDirectory(out) if is_first() else SeenByOthers(out)
+            if config.resume is None:
+                directory.make()
+            course, progress = begin(setup, directory, console)
+            if config.profile is not None:
+                profile(setup, config.profile)
+        with reported(OSError, kept=out), Interrupts(console, "this epoch") as interrupts:
+            result = train(course, progress, directory, console, interrupts)
     console.print(result_table({config.protocol: result}))
     if not math.isfinite(result.consensus_distance):
         console.print("training diverged: a replica holds NaN or infinity")
@@ -39,14 +96,102 @@ def main() -> None:
     )
 
 
-def train(setup: run.Setup, directory: RunDirectory, console: Console) -> run.Result:
-    """Trains from the start to the last epoch, with progress shown and the run's files written."""
-    with EpochProgress(console, setup.config.protocol, setup.config.epochs) as shown:
-        start = progress = run.start(setup)
-        for progress, metrics in run.train(setup, start):
-            if metrics is not None:
-                directory.append_metrics(metrics)
-            shown.update(progress, progress.epoch * setup.updates_per_epoch, metrics)
+def resumed(given: Config) -> Config:
+    """The settings of the run that goes on, with those of `given` that may differ.
+
+    Raises:
+      ValueError: there is no run, it has finished, or another setting was given; it names it.
+    """
+    assert given.resume is not None
+    directory = RunDirectory(given.resume)
+    before = dataclasses.replace(directory.read_config(), resume=given.resume)
+    # Parsed once more, so that what was not given is as in the run.
+    config = tyro.cli(Options, prog=_PROGRAM, default=Options(before, Processes())).run
+    for name in sorted({*before.settings(), "out"} - {"epochs"}):
+        if getattr(config, name) != getattr(before, name):
+            raise ValueError(
+                f"{flag(name)} is {getattr(config, name)}, but {getattr(before, name)} in the run in "
+                f"{given.resume}: beside --resume, there may be --epochs, "
+                f"{', '.join(map(flag, sorted(NOT_OF_THE_RESULT - {'out', 'resume'})))}"
+            )
+    if config.epochs < before.epochs:
+        raise ValueError(
+            f"--epochs is {config.epochs}, but {before.epochs} in the run in {given.resume}: it can "
+            f"only be made longer"
+        )
+    if directory.has_result and config.epochs == before.epochs:
+        raise ValueError(
+            f"the run in {given.resume} has finished; give it more --epochs than {before.epochs} to "
+            f"have it go on"
+        )
+    return config
+
+
+def begin(setup: run.Setup, directory: RunDirectory, console: Console) -> tuple[Journal, Progress]:
+    """A run from its last checkpoint in the directory, or from the start, and its files brought there.
+
+    Raises:
+      ValueError: a checkpoint is of other settings.
+      OSError: a file cannot be written.
+    """
+    course = Journal(setup, directory.checkpoints, keeps_best=True)
+    (progress,) = journal.begin([course], lambda text: console.print(text, soft_wrap=True))
+    if most(progress.epoch) != -most(-progress.epoch):
+        raise ValueError(
+            f"the processes see other checkpoints in {directory.path}: it must be the same directory, "
+            f"on a file system that they share"
+        )
+    directory.delete_result()
+    directory.write_config(setup.config, course.provenance)
+    directory.write_metrics(course.metrics)
+    return course, progress
+
+
+def train(
+    course: Journal,
+    progress: Progress,
+    directory: RunDirectory,
+    console: Console,
+    interrupts: Interrupts | None = None,
+) -> Result:
+    """Trains to the last epoch, with progress shown and the run's files written.
+
+    Raises:
+      Interrupted: a signal came; the run has been saved.
+      Diverged: a worker turned NaN or infinite, and --on-nan is stop.
+      OSError: a file cannot be written.
+    """
+    setup, config = course.setup, course.setup.config
+    how_to_go_on = f"to go on: {_PROGRAM} --resume {shlex.quote(str(directory.path))}"
+    num_faults = len(course.faults)
+
+    def say(text: str) -> None:
+        console.print(text, soft_wrap=True)
+
+    with EpochProgress(console, config.protocol, config.epochs) as shown:
+        try:
+            for progress, metrics in faults.train(course, progress, say):  # noqa: B020
+                if metrics is not None:
+                    directory.append_metrics(metrics)
+                course.note(metrics)
+                is_last = progress.epoch == config.epochs
+                # Of several processes, all stop after the same epoch, whichever got the signal.
+                received = None if is_last or interrupts is None else most(interrupts.received or 0)
+                every = config.checkpoint_every
+                is_due = every and (is_last or progress.epoch % every == 0)
+                # No replay goes back behind an epoch in which a worker was isolated or restarted.
+                if is_due or received or len(course.faults) > num_faults:
+                    course.save(progress)
+                    num_faults = len(course.faults)
+                shown.update(progress, progress.epoch * setup.updates_per_epoch, metrics)
+                if received:
+                    raise Interrupted(received, how_to_go_on)
+        except Diverged as diverged:
+            raise Diverged(f"{diverged}; {how_to_go_on} with another --on-nan") from None
+        except OSError as error:
+            raise OSError(f"{error}; {how_to_go_on}") from error
+    for worker, update in progress.isolated.items():
+        say(f"worker {worker} is isolated since update {update}")
     result = run.result(setup, progress)
     directory.write_result(result)
     return result

@@ -1,6 +1,6 @@
 """Decentralised training in JAX: gossip protocols as optax gradient transformations."""
 
-from gossip_jax import keys, metrics, traffic, training
+from gossip_jax import absence, health, keys, metrics, traffic, training
 from gossip_jax.draws import Draw, pairing, uniform_peers
 from gossip_jax.protocols.all_reduce import all_reduce
 from gossip_jax.protocols.elastic_averaging import ElasticAveragingState, elastic_averaging
@@ -17,10 +17,12 @@ __all__ = [
     "ElasticAveragingState",
     "Placement",
     "Round",
+    "absence",
     "all_reduce",
     "elastic_averaging",
     "elastic_gossip",
     "gossiping_sgd",
+    "health",
     "in_contact",
     "initiated",
     "keys",

@@ -15,6 +15,7 @@ class Purpose(enum.IntEnum):
     SHUFFLE = 2
     MODEL = 3  # dropout and whatever else the loss draws
     SPLIT = 4
+    ABSENCE = 5
 
 
 def run_key(seed: int) -> Array:

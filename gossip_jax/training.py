@@ -21,6 +21,9 @@ from gossip_jax.rounds import Round, is_known_silent, silence
 Loss = Callable[[Any, Any, Any, Array], tuple[Array, Any]]
 """(params, model_state, batch, key) -> (loss, model_state)"""
 
+Update = Callable[[Any, Any, Round, Array], tuple[Any, Array]]
+"""(state, batch, round, key) -> (state, loss)"""
+
 
 class WorkerState(NamedTuple):
     """What one worker holds. A run's state is the same, stacked over workers: [W, ...]."""
@@ -75,6 +78,7 @@ def train_epoch(
     batch_size: int,
     axis_name: str = "workers",
     lockstep: str | None = None,
+    wrap: Callable[[Update], Update] = lambda update: update,
 ) -> Callable[[WorkerState, Any, Round, Array], tuple[WorkerState, Array]]:
     """An epoch of one worker, as one loop: `(state, shard, rounds, key) -> (state, mean loss)`.
 
@@ -93,6 +97,8 @@ def train_epoch(
       axis_name: the worker axis.
       lockstep: an axis of `jax.vmap` over several runs, each with rounds of its own. They then go
         through their updates together, and where one of them talks, as if all did.
+      wrap: makes of the update another one, such as `gossip_jax.health.watching` does; the state is
+        then what that one takes.
 
     Returns:
       The epoch. It makes one update for each of its stacked rounds: `n // batch_size` of them, at most.
@@ -100,7 +106,7 @@ def train_epoch(
     Raises:
       ValueError: when the epoch is traced, the rounds are not stacked, or too many for the shard.
     """
-    update = train_update(loss, optimizer)
+    update = wrap(train_update(loss, optimizer))
 
     def epoch(state: WorkerState, shard: Any, rounds: Round, key: Array) -> tuple[WorkerState, Array]:
         if rounds.peer.ndim != 2:

@@ -28,15 +28,16 @@ def place(
       backend: "pmap", one replica a device; "vmap", all on one device; "shard_map", one replica a
         device of a mesh; "auto", pmap where there are enough devices, else vmap.
       axis_name: the worker axis that functions placed here run under.
-      devices: the devices to use; all of JAX's by default. vmap runs where its arguments are: have
-        `scatter` and `share` put them on the first of these.
+      devices: the devices to use; by default all of JAX's or, where several processes work together
+        (`jax.distributed`), equally many of each. vmap runs where its arguments are: have `scatter`
+        and `share` put them on the first of these.
 
     Returns:
       A placement.
 
     Raises:
-      ValueError: an unknown backend, W < 1, no device, or more workers than devices under pmap or
-        shard_map.
+      ValueError: an unknown backend, W < 1, no device, more workers than devices under pmap or
+        shard_map, vmap over several processes, or workers that these cannot share equally.
 
     Examples:
       >>> placement = place(num_workers=4, backend="vmap")
@@ -47,12 +48,18 @@ def place(
     num_workers = checks.at_least_one("place", "num_workers", num_workers)
     if backend not in get_args(Backend):
         raise ValueError(f"place: backend must be one of {get_args(Backend)}; got {backend!r}")
-    devices = tuple(jax.devices() if devices is None else devices)
+    devices = tuple(_own_devices(num_workers) if devices is None else devices)
     if not devices:
         raise ValueError("place: devices must name one device or more; got none")
     if backend == "auto":
         backend = "pmap" if len(devices) >= num_workers else "vmap"
     if backend == "vmap":
+        if jax.process_count() > 1 and len({device.process_index for device in devices}) > 1:
+            raise ValueError(
+                f"place: vmap runs all workers on one device, and here are {jax.process_count()} "
+                f"processes with {len(devices)} devices for {num_workers} workers; use pmap or "
+                f"shard_map, with a device for each worker"
+            )
         return Placement(num_workers, backend, axis_name, devices[:1])
     if len(devices) < num_workers:
         raise ValueError(
@@ -65,9 +72,27 @@ def place(
     return Placement(num_workers, backend, axis_name, devices[:num_workers])
 
 
+def _own_devices(num_workers: int) -> list[Any]:
+    """All devices; of several processes equally many of each, and no more than there are workers."""
+    devices, processes = jax.devices(), jax.process_count()
+    if processes == 1:
+        return devices
+    if num_workers % processes:
+        raise ValueError(
+            f"place: {processes} processes share the workers equally, so there must be a multiple of "
+            f"{processes} workers; got {num_workers}"
+        )
+    of_process = [[d for d in devices if d.process_index == process] for process in range(processes)]
+    return [device for own in of_process for device in own[: num_workers // processes]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where W workers run. Stacked values have a leading axis of W, worker i's at index i."""
+    """Where W workers run. Stacked values have a leading axis of W, worker i's at index i.
+
+    Over several processes each of them calls the same functions, with the same values in the same
+    order, and holds only the parts of its own workers.
+    """
 
     num_workers: int
     backend: Literal["pmap", "vmap", "shard_map"]
@@ -101,7 +126,9 @@ class Placement:
         if self.backend == "vmap":
             mapped = jax.vmap(function, in_axes, axis_name=self.axis_name, axis_size=self.num_workers)
             return jax.jit(mapped, donate_argnums=donate)
-        if self.backend == "pmap":
+        # Of several processes, pmap takes and returns each one's part only; it is the same program as
+        # shard_map's, with all of every array, which serves instead.
+        if self.backend == "pmap" and not self.has_several_processes:
             return _Pmapped(self, function, in_axes, donate)
 
         def one_block(*arguments):
@@ -128,20 +155,46 @@ class Placement:
         As with `jax.device_put`, values that are there already are not copied: donating the result
         then takes them too.
         """
-        return jax.device_put(tree, self._sharding(PartitionSpec(self.axis_name)))
+        return self._put(tree, PartitionSpec(self.axis_name))
 
     def share(self, tree: Any) -> Any:
         """Puts a copy of values that all workers share on every device."""
-        return jax.device_put(tree, self._sharding(PartitionSpec()))
+        return self._put(tree, PartitionSpec())
 
-    def _sharding(self, spec: PartitionSpec) -> jax.sharding.Sharding:
+    def gather(self, tree: Any) -> Any:
+        """Every worker's part of stacked values, as NumPy arrays [W, ...], in every process."""
+        return jax.device_get(self.share(tree) if self.has_several_processes else tree)
+
+    def _put(self, tree: Any, spec: PartitionSpec) -> Any:
         if self.backend == "vmap":
-            return SingleDeviceSharding(self.devices[0])
-        return NamedSharding(self._mesh, spec)
+            return jax.device_put(tree, SingleDeviceSharding(self.devices[0]))
+        sharding = NamedSharding(self._mesh, spec)
+        if self.has_several_processes:
+            return jax.tree.map(lambda leaf: _put_own_part(leaf, sharding), tree)
+        return jax.device_put(tree, sharding)
+
+    @property
+    def has_several_processes(self) -> bool:
+        """Whether the workers are divided among processes of `jax.distributed`."""
+        return len({device.process_index for device in self.devices}) > 1
 
     @property
     def _mesh(self) -> Mesh:
         return Mesh(np.array(self.devices), (self.axis_name,), axis_types=(AxisType.Auto,))
+
+
+def _put_own_part(leaf: Any, sharding: NamedSharding) -> Any:
+    """What a sharding gives to the devices of this process.
+
+    `jax.device_put` would send all of it to every process first, to see whether it is the same there.
+    """
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+        return jax.device_put(leaf, sharding)
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        data = _put_own_part(jax.random.key_data(leaf), sharding)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+    values = np.asarray(leaf)
+    return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
 
 
 class _Pmapped:

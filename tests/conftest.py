@@ -1,6 +1,8 @@
 """Before any test module: eight CPU devices, strict promotion, and how XLA compiles and waits."""
 
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ["XLA_FLAGS"] = " ".join(
@@ -34,3 +36,19 @@ def shared() -> Path:
     if not path.is_dir():
         pytest.skip(f"needs the folder of shared material, {path}")
     return path
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """A file system of 4 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(disk)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("needs the right to mount a file system")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)

@@ -1,7 +1,7 @@
 """One of several processes, each with one CPU device, that train together: `test_backends_agree.py`.
 
-Run as `python multiprocess_worker.py PROCESS PROCESSES PORT CASE OUT`; writes the parameters of its own
-worker to the file OUT.
+Run as `python multiprocess_worker.py PROCESS PROCESSES PORT OUT`; writes the parameters of its worker,
+after a run with each of the protocols, to the file OUT.
 """
 
 import sys
@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 
-def main(process: int, processes: int, port: int, name: str, out: str) -> None:
+def main(process: int, processes: int, port: int, out: str) -> None:
     jax.config.update("jax_num_cpu_devices", 1)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"localhost:{port}", processes, process)
@@ -20,12 +20,18 @@ def main(process: int, processes: int, port: int, name: str, out: str) -> None:
 
     import gossip_jax as gj
 
-    (case,) = (case for case in cases.CASES if case.name == name)
-    placement = gj.place(processes, "shard_map", devices=jax.devices())
-    params = toy.run(case, placement, gj.uniform_peers(processes, p=0.5)).params
-    np.savez(out, **{name: leaf.addressable_data(0) for name, leaf in params.items()})
+    placement, draw = gj.place(processes, "shard_map"), gj.uniform_peers(processes, p=0.5)
+    replicas = {case.name: toy.run(case, placement, draw).params for case in cases.CASES}
+    np.savez(
+        out,
+        **{
+            f"{case}/{name}": leaf.addressable_data(0)
+            for case, params in replicas.items()
+            for name, leaf in params.items()
+        },
+    )
 
 
 if __name__ == "__main__":
-    first, count, at, *texts = sys.argv[1:]
-    main(int(first), int(count), int(at), *texts)
+    first, count, at, path = sys.argv[1:]
+    main(int(first), int(count), int(at), path)

@@ -71,15 +71,15 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def run_processes(name: str, processes: int, folder: Path) -> list[dict[str, np.ndarray]]:
-    """The parameters that each process's worker ended with."""
+def run_processes(processes: int, folder: Path) -> dict[str, np.ndarray]:
+    """The parameters that the workers ended with, stacked, by CASE/NAME."""
     here, port = Path(__file__).parent, free_port()
     path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
     running, logs = [], []
     try:
         for process in range(processes):
-            arguments = [process, processes, port, name, folder / f"{process}.npz"]
+            arguments = [process, processes, port, folder / f"{process}.npz"]
             logs.append((folder / f"{process}.log").open("w+"))
             command = [sys.executable, str(here / "multiprocess_worker.py"), *map(str, arguments)]
             running.append(subprocess.Popen(command, env=environment, stdout=logs[-1], stderr=logs[-1]))
@@ -96,26 +96,19 @@ def run_processes(name: str, processes: int, folder: Path) -> list[dict[str, np.
     for process in range(processes):
         with np.load(folder / f"{process}.npz") as arrays:
             results.append(dict(arrays))
-    return results
+    return {name: np.concatenate([result[name] for result in results]) for name in results[0]}
 
 
-def check_processes(case, processes, folder):
-    draw = gj.uniform_peers(processes, p=0.5)
-    want = jax.device_get(toy.run(case, gj.place(processes, "vmap"), draw).params)
-    results = run_processes(case.name, processes, folder)
-    assert_close({name: np.concatenate([r[name] for r in results]) for name in want}, want)
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
+def over_a_network(request, tmp_path_factory) -> tuple[int, dict[str, np.ndarray]]:
+    """How many processes trained, one job for all protocols, and what they ended with."""
+    folder = tmp_path_factory.mktemp("processes")
+    return request.param, run_processes(request.param, folder)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [c for c in CASES if c.name in ("elastic_gossip", "elastic_averaging")],
-    ids=lambda c: c.name,
-)
-def test_two_processes_over_a_network_agree_with_one(case, tmp_path):
-    check_processes(case, 2, tmp_path)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_four_processes_over_a_network_agree_with_one(case, tmp_path):
-    check_processes(case, 4, tmp_path)
+def test_processes_over_a_network_agree_with_pmap_in_one(case, over_a_network):
+    processes, results = over_a_network
+    draw = gj.uniform_peers(processes, p=0.5)
+    want = jax.device_get(toy.run(case, gj.place(processes, "pmap"), draw).params)
+    assert_close({name: results[f"{case.name}/{name}"] for name in want}, want)

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -249,22 +249,6 @@ def test_a_state_of_another_structure_is_refused(like, words, checkpoints, capfd
     for word in (str(checkpoints.path / "1"), "Delete it", *words):
         assert word in str(error.value)
     assert capfd.readouterr() == ("", "")
-
-
-@pytest.fixture
-def small_disk(tmp_path) -> Iterator[Path]:
-    """A file system of 4 MB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(disk)]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("needs the right to mount a file system")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 def test_on_a_full_disk_a_save_fails_in_a_sentence_and_those_before_stay(small_disk, capfd):

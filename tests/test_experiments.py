@@ -155,6 +155,7 @@ def test_a_run_can_go_on_from_where_it_came_to(digits):
 
 def test_a_run_directory_writes_no_number_that_json_does_not_have(tmp_path):
     directory = RunDirectory(tmp_path / "run")
+    directory.make()
     nan = float("nan")
     directory.write_result(run.Result(nan, nan, [nan, 0.5], float("inf"), 1, 2.0, 0.5, 3, 4.0))
     result = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))

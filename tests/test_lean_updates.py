@@ -9,6 +9,7 @@ import jax
 import pytest
 from hlo import computations
 
+import gossip_jax as gj
 from experiments import data, run
 from experiments.bench import steps
 from experiments.config import Config
@@ -80,7 +81,8 @@ def test_a_trace_names_updates_and_exchanges(backend, tmp_path):
 def test_operations_carry_the_names_of_what_they_are_for():
     setup = run.set_up(Config(width=16, backend="pmap", p=0.125), data.load("digits"))
     state = run.start(setup).state
-    arguments: Any = (state, setup.shards, run._rounds(setup, 0), setup.key, jax.numpy.float32(0.5))
+    rounds = gj.training.draw_rounds(setup.draw, setup.key, 1, setup.updates_per_epoch)
+    arguments: Any = (state, setup.shards, rounds, setup.key, jax.numpy.float32(0.5), None)
     program = setup.program.compile_epoch(*arguments).as_text()
     scopes = set(re.findall(r"/(gradient|optimizer|exchange_\d-\d(?:_\d-\d)*)/", program))
     pairs = {f"exchange_{i}-{k}" for i in range(4) for k in range(i + 1, 4)}

@@ -183,6 +183,11 @@ def test_a_record_from_before_a_setting_existed_is_refused(path):
         records.read_expected(path, record().settings)
 
 
+def test_a_record_from_before_workers_could_drop_out_is_of_a_run_in_which_none_did(path):
+    rewrite(path, lambda content: content["settings"].pop("drop_rate"), sign=True)
+    assert records.read_expected(path, record().settings).settings["drop_rate"] == 0
+
+
 def fail_to_replace(monkeypatch) -> None:
     def replace(*_: Any) -> None:
         raise OSError(5, "Input/output error")

@@ -366,10 +366,10 @@ def test_seeds_killed_between_their_checkpoints_go_on_from_the_last_in_common(mo
     results, calls = tmp_path / "killed", itertools.count(1)
     save = sweep.Checkpoints.save
 
-    def killed(*arguments: Any) -> None:
+    def killed(*arguments: Any, **options: Any) -> None:
         if next(calls) == 4:  # of epoch 2, the second seed's
             raise KeyboardInterrupt
-        save(*arguments)
+        save(*arguments, **options)
 
     with monkeypatch.context() as patched:
         patched.setattr(sweep.Checkpoints, "save", killed)
@@ -425,16 +425,22 @@ def test_a_damaged_record_stops_before_anything_is_trained(monkeypatch, tmp_path
     assert contents(tmp_path) == before
 
 
-def test_a_damaged_checkpoint_stops_before_its_run_is_trained(monkeypatch, tmp_path):
+@pytest.mark.parametrize(("damaged", "from_epoch"), [((2,), 1), ((1, 2), 0)])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(
+    damaged, from_epoch, plain_outcome, monkeypatch, tmp_path
+):
     (job,) = jobs(GOSSIP)
     leave_checkpoints(job, tmp_path, monkeypatch)
-    path = job.checkpoints(tmp_path).path / "2"
-    damage(max(path.rglob("*"), key=lambda file: file.stat().st_size * file.is_file()))
-    before = contents(tmp_path)
-    forbid_training(monkeypatch)
-    with pytest.raises(ValueError, match=f"the checkpoint {path} cannot be used.*Delete it"):
-        finish([job], tmp_path)
-    assert contents(tmp_path) == before
+    paths = [job.checkpoints(tmp_path).path / str(epoch) for epoch in damaged]
+    for path in paths:
+        damage(max(path.rglob("*"), key=lambda file: file.stat().st_size * file.is_file()))
+    shown = finish([job], tmp_path)
+    for path in paths:
+        assert f"warning: the checkpoint {path} cannot be used" in shown.replace("\n", "")
+    assert outcome_of(job, tmp_path) == plain_outcome(job)
+    assert [start["from_epoch"] for start in read(job, tmp_path).provenance] == [0, from_epoch][
+        from_epoch == 0 :
+    ]
 
 
 def test_without_its_last_checkpoint_a_run_goes_on_from_the_one_before(

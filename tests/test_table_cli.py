@@ -161,8 +161,8 @@ def test_killed_and_interrupted_runs_go_on_with_the_same_command_and_end_as_an_u
         command(stopped, *length), signal.SIGINT, has_checkpoint(killed_after + 1)
     )
     assert code == 130, message
-    assert message == f"error: interrupted; what was measured so far is in {stopped}\n"
-    assert shown.splitlines()[-1] == "stopped: the same command goes on from the last epoch"
+    assert message == "error: interrupted; the same command goes on from the last epoch\n"
+    assert shown.splitlines()[-1] == "stopping after this epoch; Ctrl-C stops at once"
     interrupted_after = checkpoints.epochs()[-1]
     assert killed_after < interrupted_after < epochs
 

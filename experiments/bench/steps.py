@@ -51,7 +51,7 @@ class Program:
     """A compiled epoch, the state that it trains, and how long it took to compile."""
 
     def __init__(self, compiled: Any, state: Any, train: Callable[[Any, Any], Any], seconds: float):
-        """`train` makes a state and a loss of a state and rounds."""
+        """`train` makes a state, and a loss, of a state and rounds."""
         self.compiled, self.compile_seconds = compiled, seconds
         self._state, self._train = state, train
 
@@ -68,8 +68,8 @@ class Program:
 
     def __call__(self, rounds: Any = None) -> Any:
         """Trains for an epoch."""
-        self._state, loss = self._train(self._state, rounds)
-        return self._state, loss
+        self._state, *rest = self._train(self._state, rounds)
+        return self._state, rest
 
 
 def measure(
@@ -150,7 +150,7 @@ def protocol_program(config: Config, dataset: Dataset) -> Program:
     setup = run.set_up(config, dataset)
     state = run.start(setup).state
     rounds = training.draw_rounds(setup.draw, setup.key, 1, setup.updates_per_epoch)
-    rest = (setup.key, jnp.float32(config.alpha))
+    rest = (setup.key, jnp.float32(config.alpha), None)
     before = time.perf_counter()
     compiled = setup.program.compile_epoch(state, setup.shards, rounds, *rest)
     seconds = time.perf_counter() - before

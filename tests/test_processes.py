@@ -1,0 +1,172 @@
+"""Runs that are divided among processes: the result of one, and nothing lost where a process dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.lifeline import PEER_LOST
+
+ROOT = Path(__file__).parents[1]
+PATIENCE = 300  # seconds, for processes that share two cores with much else
+ENVIRONMENT = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+ENVIRONMENT.pop("JAX_NUM_CPU_DEVICES", None)
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", f"experiments.{module}", *arguments]
+
+
+def train(*arguments: str) -> None:
+    """In this one process's way, on as many devices as there are workers."""
+    done = subprocess.run(
+        command("train", "--backend", "pmap", *arguments),
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def launch(processes: int, *arguments: str) -> tuple[int, str]:
+    """Exit code, and all that was said."""
+    done = subprocess.run(
+        command("launch", "--processes", str(processes), "--", *arguments),
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def figures(out: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The result and the metrics, but for what is measured in seconds."""
+    result = json.loads((out / "result.json").read_text())
+    metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    for one in (result, *metrics):
+        one.pop("seconds", None)
+        one.pop("updates_per_second", None)
+    return result, metrics
+
+
+def assert_alike(ours: Any, want: Any) -> None:
+    """Counts are equal, and figures of replicas to 1e-5: they are sums in another order."""
+    assert len(ours[1]) == len(want[1])
+    for one, other in zip([ours[0], *ours[1]], [want[0], *want[1]], strict=True):
+        assert one.keys() == other.keys()
+        for name, figure in other.items():
+            assert one[name] == pytest.approx(figure, rel=1e-5), name
+
+
+def test_a_run_of_two_processes_is_that_of_one(tmp_path):
+    settings = ["--workers", "2", "--width", "16", "--epochs", "2", "--p", "0.5"]
+    code, said = launch(2, *settings, "--out", str(tmp_path / "two"))
+    assert code == 0, said
+    assert "[0] 18 updates" in said
+    assert "[1] 18 updates" not in said
+    train(*settings, "--out", str(tmp_path / "one"))
+    assert_alike(figures(tmp_path / "two"), figures(tmp_path / "one"))
+    assert sorted(path.name for path in (tmp_path / "two").iterdir()) == sorted(
+        path.name for path in (tmp_path / "one").iterdir()
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--workers", "2", "--backend", "vmap"], "vmap runs all workers on one device"),
+        (["--workers", "4"], "on CPU, each of several processes has one worker"),
+    ],
+)
+def test_what_processes_cannot_do_is_said_and_leaves_no_directory(arguments, says, tmp_path):
+    code, said = launch(2, *arguments, "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert says in said.splitlines()[-1]
+    assert "Traceback" not in said
+    assert not (tmp_path / "out").exists()
+
+
+def process_of(number: int, out: Path) -> int:
+    """The PID of one of the processes that train into a directory."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            arguments = entry.read_bytes().decode(errors="replace").split("\0")
+        except OSError:  # it has just ended
+            continue
+        if str(out) in arguments and arguments[-3:-1] == ["--process-id", str(number)]:
+            return int(entry.parent.name)
+    raise AssertionError(f"there is no process {number}")
+
+
+@pytest.mark.slow
+def test_one_of_four_is_killed_and_the_run_goes_on_from_its_checkpoint(tmp_path):
+    settings = ["--workers", "4", "--width", "16", "--epochs", "30", "--p", "0.2"]
+    out = tmp_path / "four"
+    launched = subprocess.Popen(
+        command("launch", "--processes", "4", "--", *settings, "--out", str(out)),
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not (out / "checkpoints" / "2").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        victim = process_of(2, out)
+        os.kill(victim, signal.SIGKILL)
+        said, _ = launched.communicate(timeout=PATIENCE)
+    finally:
+        launched.terminate()
+    assert launched.returncode == 128 + signal.SIGKILL
+    assert said.splitlines()[-1] == "error: process 2 was ended by SIGKILL"
+    for survivor in (0, 1, 3):
+        assert f"[{survivor}] error: process 2 (host " in said
+        assert f"PID {victim}) has ended" in said
+    assert not (out / "result.json").exists()
+
+    code, said = launch(4, "--resume", str(out))
+    assert code == 0, said
+    train(*settings, "--out", str(tmp_path / "one"))
+    assert_alike(figures(out), figures(tmp_path / "one"))
+
+
+@pytest.mark.slow
+def test_a_process_that_stops_ends_the_others_within_the_time_out(tmp_path):
+    settings = ["--workers", "2", "--width", "16", "--epochs", "1000000", "--peer-timeout", "5"]
+    out = tmp_path / "out"
+    launched = subprocess.Popen(
+        command("launch", "--processes", "2", "--", *settings, "--out", str(out)),
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not (out / "checkpoints" / "1").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        stopped = process_of(1, out)
+        os.kill(stopped, signal.SIGSTOP)
+        # The launcher ends the one that hangs only after the other, with that one's exit code.
+        said, _ = launched.communicate(timeout=PATIENCE)
+    finally:
+        launched.terminate()
+    assert launched.returncode == PEER_LOST
+    assert "[0] error: process 1 (host " in said
+    assert f"PID {stopped}) has given no sign of life for 5 s" in said
