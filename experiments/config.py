@@ -217,6 +217,11 @@ KINDS = {
 """What the types of a file's values are called."""
 
 
+def completed(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a record, with those that came later where it does not have them."""
+    return settings | {name: value for name, value in ADDED.items() if name not in settings}
+
+
 def flag(name: str) -> str:
     """A setting as the command line has it."""
     return "--" + name.replace("_", "-")

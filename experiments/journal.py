@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments import records, run
 from experiments.checkpoints import Checkpoints, DamagedCheckpointError
-from experiments.config import ADDED
+from experiments.config import completed
 from experiments.files import brief
 from experiments.processes import is_first
 from experiments.provenance import surroundings
@@ -115,7 +115,7 @@ class Journal:
         try:
             expected = self.setup.config.settings()
             # It may have been meant to be shorter, or longer.
-            found = ADDED | notes["settings"] | {"epochs": expected["epochs"]}
+            found = completed(notes["settings"]) | {"epochs": expected["epochs"]}
             records.require_equal(path, found, expected)
             notes = {"faults": [], "isolated": {}} | notes
             sent = Traffic(notes["exchanges"], np.array(notes["bytes_sent"], np.float64))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import strict_json
-from experiments.config import Config
+from experiments.config import Config, completed
 from experiments.files import write_whole
 from experiments.records import require_equal
 
@@ -63,6 +63,7 @@ def read(path: Path) -> LinkRecord:
         content = json.loads(path.read_bytes())
         if content.pop("format") != FORMAT:
             raise ValueError("another format")
+        content["settings"] = completed(content["settings"])
         return LinkRecord(**content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(

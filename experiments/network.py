@@ -59,10 +59,10 @@ class Options:
     """The validation accuracy, mean over workers, to which the time is taken."""
 
     seconds: float = 20.0
-    """How long to train with each protocol at a limited rate, or less to reach the accuracy."""
+    """How long to train with each protocol at a limited rate."""
 
     longest: float = 600.0
-    """The same at an unlimited rate, where runs go on to the accuracy."""
+    """The same at an unlimited rate, where the accuracy ends a run."""
 
     out: Path = Path("results")
     """The directory of the results: records go to network/ in it."""

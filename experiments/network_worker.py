@@ -48,8 +48,8 @@ class Job:
     workers: int
     port: int  # of the coordinator
     accuracy: float  # of the validation examples
-    seconds: float  # to train with each: less where the accuracy is reached, at least two parts
-    longest: float  # the same, at an unlimited rate
+    seconds: float  # to train with each, at least two parts
+    longest: float  # the same at an unlimited rate, where the accuracy ends a run
     data_dir: str | None
 
 
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def measure(job: Job, config: Config, setup: Setup) -> LinkRecord:
-    """Trains until the accuracy is reached or the time is over."""
+    """Trains until the time is over or, at an unlimited rate, the accuracy is reached."""
     part = _part(job, config, setup)
     few = Examples(*(leaf[:_VALIDATION] for leaf in setup.validation))
     setup = setup._replace(updates_per_epoch=part, validation=few)
@@ -90,7 +90,8 @@ def measure(job: Job, config: Config, setup: Setup) -> LinkRecord:
         samples.append([progress.epoch * part, total, accuracy])
         if reached is None and accuracy >= job.accuracy:
             reached = samples[-1][:2]
-        if measured and (total >= limit or reached):
+        # Over a limited link always as long, whatever is reached: what is measured there is the speed.
+        if measured and (total >= limit or (reached and job.rate == UNLIMITED)):
             break
     assert first is not None
     assert progress is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import strict_json
-from experiments.config import ADDED
+from experiments.config import completed
 from experiments.files import write_whole
 from experiments.run import EpochMetrics, Result
 
@@ -65,7 +65,7 @@ def read(path: Path) -> Record:
         if content.pop("sha256") != _digest(content):
             raise ValueError(f"{path} was changed after it was written, or is damaged; {_REMEDY}")
         return Record(
-            content["settings"] | {k: v for k, v in ADDED.items() if k not in content["settings"]},
+            completed(content["settings"]),
             Result(**_with_nan(content["result"])),
             tuple(metrics_from(metrics) for metrics in content["metrics"]),
             content["provenance"],
