@@ -148,6 +148,8 @@ def accuracy_against_bytes(rows: list[RowRuns]) -> Figure | None:
             label = f"{runs.row.label} ({level:.2f}), sends nothing"
             axes.axhline(level, color="crimson", linestyle=":", linewidth=1, label=label)
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:,.0f}"))
     axes.set_xlabel("MB sent by each worker over the run (log scale)")
     return _with_legend(figure, "rank-0 test accuracy (%)")
