@@ -4,7 +4,7 @@ import dataclasses
 import math
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gossip_jax import checks
 from gossip_jax.workers import Backend
@@ -186,7 +186,7 @@ class Config:
 def typed(key: str, value: Any) -> Any:
     """A setting, from a file of TOML or JSON, as `Config` declares it; ValueError where it is none."""
     kind = get_type_hints(Config)[key]
-    if get_origin(kind) is UnionType:
+    if get_origin(kind) in (Union, UnionType):  # of a Literal, typing makes one of its own
         if value is None:  # which TOML cannot say
             return None
         kind = get_args(kind)[0]

@@ -239,7 +239,8 @@ def test_nothing_of_this_is_in_the_program_of_a_healthy_run(digits):
     placed: Any = setup.program.placement.map(epoch, (0, 0, None, None, None), donate_argnums=(0,))
     rounds = training.draw_rounds(setup.draw, setup.key, 1, setup.updates_per_epoch)
     arguments = run.start(setup).state, setup.shards, rounds, setup.key, jnp.float32(0.5)
-    assert plain == opcodes(placed.lower(*arguments).compile())
+    options = program._options(setup.program.placement)
+    assert plain == opcodes(placed.lower(*arguments).compile(compiler_options=options))
     assert watched["is-finite"] > plain["is-finite"]
 
 
