@@ -42,7 +42,7 @@ def mean(tree: Any, axis_name: str) -> Any:
                 f"what is to be averaged over {axis_name!r} is the same on every worker already: pass "
                 f"each worker its own parameters (jax.shard_map with in_specs=P({axis_name!r}))"
             )
-    if axis_name in jax.sharding.get_abstract_mesh().manual_axes:
+    if _is_sent(axis_name):
         return lax.pmean(tree, axis_name)
     return jax.tree.map(lambda leaf: _mean_of_rows(leaf, axis_name), tree)
 
@@ -101,7 +101,8 @@ def mix(
             return jnp.where(weight != 0, update + step.astype(update.dtype), update)
 
         with jax.named_scope("exchange_" + "_".join(f"{one}-{other}" for one, other in pairs)):
-            messages, unpack = wire.pack(sent, wire_dtype)
+            small = wire.SMALL if _is_sent(axis_name) else 0
+            messages, unpack = wire.pack(sent, wire_dtype, small)
             received = unpack([lax.ppermute(part, axis_name, permutation) for part in messages])
             return jax.tree.map(move, updates, sent, received)
 
@@ -152,8 +153,13 @@ def _varying_axes(value: Array) -> frozenset[str]:
     return frozenset(getattr(kind, "varying", None) or getattr(kind, "vma", None) or ())
 
 
+def _is_sent(axis_name: str) -> bool:
+    """Whether what passes between workers is sent at all: under vmap they are rows of one array."""
+    return axis_name in jax.sharding.get_abstract_mesh().manual_axes
+
+
 def _mean_of_rows(leaf: Array, axis_name: str) -> Array:
-    """As `lax.pmean`, under vmap, where the workers are the rows of one array and nothing is sent.
+    """As `lax.pmean`, under vmap.
 
     XLA reduces the first axis of an array many times slower on CPU than it adds its rows.
     """

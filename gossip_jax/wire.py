@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-_SMALL = 128 * 1024  # bytes up to which copying a leaf costs less than a message of its own
+SMALL = 128 * 1024  # bytes up to which copying a leaf costs less than a message of its own
 
 
 def rounded(tree: Any, dtype: np.dtype | None) -> Any:
@@ -20,12 +20,15 @@ def rounded(tree: Any, dtype: np.dtype | None) -> Any:
     return jax.tree.map(lambda leaf: lax.reduce_precision(leaf, wire.nexp, wire.nmant), tree)
 
 
-def pack(tree: Any, dtype: np.dtype | None) -> tuple[list[Array], Callable[[Sequence[Array]], Any]]:
+def pack(
+    tree: Any, dtype: np.dtype | None, small: int = SMALL
+) -> tuple[list[Array], Callable[[Sequence[Array]], Any]]:
     """The messages that a replica travels in: one for each large leaf, and one for all small ones.
 
     Args:
       tree: one worker's replica.
       dtype: the wire type, which every leaf is cast to; where None, leaves keep their own.
+      small: the bytes up to which a leaf is small.
 
     Returns:
       The messages, and what makes a tree like this one of messages that were received.
@@ -39,7 +42,7 @@ def pack(tree: Any, dtype: np.dtype | None) -> tuple[list[Array], Callable[[Sequ
     ]
     parts: dict[Any, list[int]] = {}  # the leaves in each message
     for index, leaf in enumerate(bits):
-        is_small = leaf.size * leaf.dtype.itemsize <= _SMALL
+        is_small = leaf.size * leaf.dtype.itemsize <= small
         parts.setdefault(leaf.dtype if is_small else index, []).append(index)
     messages = [
         bits[of[0]] if len(of) == 1 else jnp.concatenate([bits[index].ravel() for index in of])

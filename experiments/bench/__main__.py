@@ -50,7 +50,7 @@ class Bench:
     updates: int = 16
     """In one dispatch."""
 
-    repeats: int = 5
+    repeats: int = 3
     """Turns that count."""
 
     out: Path | None = None

@@ -16,6 +16,7 @@ from gossip_jax import exchange
 from gossip_jax.matchings import matchings
 
 _TIMES = 10  # exchanges in a dispatch
+_ALIGNED = 1024  # the sizes of leaves are multiples of this, as those of layers are
 
 
 class Exchange(NamedTuple):
@@ -44,9 +45,10 @@ def measure(
       kinds: some of those there are; all where empty.
     """
     placement = gj.place(num_workers, backend)
-    theta = [jnp.ones((num_workers, size // leaves))] * leaves
+    of_leaf = size // leaves // _ALIGNED * _ALIGNED
+    theta = [jnp.ones((num_workers, of_leaf))] * leaves
     theta, updates = placement.scatter((theta, jax.tree.map(jnp.zeros_like, theta)))
-    replica = 4 * leaves * (size // leaves)
+    replica = 4 * leaves * of_leaf
     mix = placement.map(_mix_repeatedly, in_axes=(0, 0, None))
     mean = placement.map(_mean_repeatedly)
     copy = placement.map(lambda tree: limits.copy_repeatedly(tree, _TIMES))
