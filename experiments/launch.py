@@ -146,15 +146,19 @@ class _Child:
 def _first_failure(children: Sequence[_Child]) -> _Child | None:
     """Waits until one has failed, or all have ended well.
 
-    Where several have, the one that did not end because of another was the first.
+    Where several have, the one that did not end because of another was the first. One that hangs is not
+    waited for.
     """
+    deadline = float("inf")
     while True:
         codes = [child.code for child in children]
         failed = [child for child, code in zip(children, codes, strict=True) if code > 0]
         if any(child.code != PEER_LOST for child in failed):
             return next(child for child in failed if child.code != PEER_LOST)
-        if failed and -1 not in codes:
-            return failed[0]
+        if failed:
+            deadline = min(deadline, time.monotonic() + _GRACE)
+            if -1 not in codes or time.monotonic() >= deadline:
+                return failed[0]
         if not any(codes):
             return None
         time.sleep(0.1)
