@@ -16,6 +16,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from experiments import rendezvous
+from experiments.config import flag
 from experiments.files import brief
 from experiments.interrupts import Stopped
 from experiments.lifeline import Lifeline
@@ -50,11 +51,12 @@ class Processes:
         """These; ValueError where they contradict each other or are out of range."""
         for name in ("peer_timeout", "join_timeout"):
             if not 1 <= getattr(self, name) <= 1e6:
-                flag = "--" + name.replace("_", "-")
-                raise ValueError(f"train: {flag} must be 1 to 1e6 seconds; got {getattr(self, name)}")
+                raise ValueError(
+                    f"train: {flag(name)} must be 1 to 1e6 seconds; got {getattr(self, name)}"
+                )
         numbered = {"--num-processes": self.num_processes, "--process-id": self.process_id}
-        given = [flag for flag, value in numbered.items() if value is not None]
-        missing = [flag for flag, value in numbered.items() if value is None]
+        given = [name for name, value in numbered.items() if value is not None]
+        missing = [name for name, value in numbered.items() if value is None]
         if self.coordinator in (None, _AUTO):
             if given:
                 needed = "with --coordinator HOST:PORT" if self.coordinator is None else "without auto"

@@ -4,7 +4,6 @@ Like a round, it is a value that all workers share, bool [W]: nobody has to be t
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,6 +14,7 @@ from jax.typing import ArrayLike
 from gossip_jax import keys
 from gossip_jax.keys import Purpose
 from gossip_jax.rounds import Round
+from gossip_jax.training import Update
 
 
 @functools.partial(jax.jit, static_argnames=("num_updates", "num_workers"))
@@ -54,11 +54,11 @@ def without(rounds: Round, absent: ArrayLike) -> Round:
 
 
 def sitting_out(
-    update: Callable[[Any, Any, Round, Array], tuple[Any, Array]],
+    update: Update,
     absent: Array,
     first_step: ArrayLike,
     axis_name: str = "workers",
-) -> Callable[[Any, Any, Round, Array], tuple[Any, Array]]:
+) -> Update:
     """An update that leaves a worker that sits out as it is, to the bit; its loss then counts 0.
 
     Hand it the rounds that are left of the run's by `without`. It is not for protocols in which all

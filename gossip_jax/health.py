@@ -1,6 +1,5 @@
 """Whether a worker's state is finite, and since when it is not."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from gossip_jax.rounds import Round
+from gossip_jax.training import Update
 
 
 class Watched(NamedTuple):
@@ -33,9 +33,7 @@ def finite_workers(states: Any) -> Array:
     return jax.vmap(is_finite)(states)
 
 
-def watching(
-    update: Callable[[Any, Any, Round, Array], tuple[Any, Array]],
-) -> Callable[[Watched, Any, Round, Array], tuple[Watched, Array]]:
+def watching(update: Update) -> Update:
     """The same update of a `Watched` worker. It reads the whole state once more."""
 
     def watch(watched: Watched, batch: Any, round: Round, key: Array) -> tuple[Watched, Array]:

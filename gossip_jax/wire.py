@@ -21,7 +21,7 @@ def rounded(tree: Any, dtype: np.dtype | None) -> Any:
 
 
 def pack(
-    tree: Any, dtype: np.dtype | None, small: int = SMALL
+    tree: Any, dtype: np.dtype | None, small: int
 ) -> tuple[list[Array], Callable[[Sequence[Array]], Any]]:
     """The messages that a replica travels in: one for each large leaf, and one for all small ones.
 

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,3 +53,23 @@ def small_disk(tmp_path) -> Iterator[Path]:
         yield disk
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.fixture
+def train_cli(monkeypatch, capsys, tmp_path):
+    """Runs `python -m experiments.train` here, in an empty folder: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "8")  # as conftest.py has made them
+
+    def run_in_process(*arguments: str) -> tuple[int, str, str]:
+        from experiments import train  # not before JAX has been set up above
+
+        monkeypatch.setattr(sys, "argv", ["train", *arguments])
+        try:
+            train.main()
+            code = 0
+        except SystemExit as exit:
+            code = exit.code if isinstance(exit.code, int) else 1
+        return code, *capsys.readouterr()
+
+    return run_in_process

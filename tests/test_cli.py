@@ -1,5 +1,6 @@
 """The command line: what it writes, and that bad input ends in one message and loses nothing."""
 
+import functools
 import json
 import os
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import demo, train
+from experiments import demo
 from experiments.files import only_one_process
 
 ROOT = Path(__file__).parents[1]
@@ -16,21 +17,9 @@ SMALL = ["--width", "8", "--epochs", "1"]
 
 
 @pytest.fixture
-def run_train(monkeypatch, capsys, tmp_path):
-    """Runs `python -m experiments.train` here, in an empty folder: (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "8")  # as conftest.py has made them
-
-    def run_in_process(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["train", *SMALL, *arguments])
-        try:
-            train.main()
-            code = 0
-        except SystemExit as exit:
-            code = exit.code if isinstance(exit.code, int) else 1
-        return code, *capsys.readouterr()
-
-    return run_in_process
+def run_train(train_cli):
+    """As `train_cli`, with a small model, for an epoch."""
+    return functools.partial(train_cli, *SMALL)
 
 
 def command(*arguments: str) -> list[str]:

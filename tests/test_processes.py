@@ -5,15 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import ROOT, wait_for
 
 from experiments.lifeline import PEER_LOST
 
-ROOT = Path(__file__).parents[1]
 PATIENCE = 300  # seconds, for processes that share two cores with much else
 ENVIRONMENT = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
 ENVIRONMENT.pop("JAX_NUM_CPU_DEVICES", None)
@@ -116,12 +115,12 @@ def has_checkpoint(out: Path) -> bool:
     return any(path.name.isdecimal() for path in (out / "checkpoints").glob("*"))
 
 
-@pytest.mark.slow
-def test_one_of_four_is_killed_and_the_run_goes_on_from_its_checkpoint(tmp_path):
-    settings = ["--workers", "4", "--width", "16", "--epochs", "30", "--p", "0.2"]
-    out = tmp_path / "four"
+def launch_and_signal(
+    processes: int, settings: list[str], out: Path, number: int, signal_number: int
+) -> tuple[int, str, int]:
+    """Signals one of the processes once there is a checkpoint: exit code, what was said, its PID."""
     launched = subprocess.Popen(
-        command("launch", "--processes", "4", "--", *settings, "--out", str(out)),
+        command("launch", "--processes", str(processes), "--", *settings, "--out", str(out)),
         cwd=ROOT,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
@@ -129,15 +128,21 @@ def test_one_of_four_is_killed_and_the_run_goes_on_from_its_checkpoint(tmp_path)
         text=True,
     )
     try:
-        deadline = time.monotonic() + PATIENCE
-        while not has_checkpoint(out) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        victim = process_of(2, out)
-        os.kill(victim, signal.SIGKILL)
+        wait_for(lambda: has_checkpoint(out))
+        victim = process_of(number, out)
+        os.kill(victim, signal_number)
         said, _ = launched.communicate(timeout=PATIENCE)
     finally:
         launched.terminate()
-    assert launched.returncode == 128 + signal.SIGKILL
+    return launched.returncode, said, victim
+
+
+@pytest.mark.slow
+def test_one_of_four_is_killed_and_the_run_goes_on_from_its_checkpoint(tmp_path):
+    settings = ["--workers", "4", "--width", "16", "--epochs", "30", "--p", "0.2"]
+    out = tmp_path / "four"
+    code, said, victim = launch_and_signal(4, settings, out, 2, signal.SIGKILL)
+    assert code == 128 + signal.SIGKILL
     assert said.splitlines()[-1] == "error: process 2 was ended by SIGKILL"
     for survivor in (0, 1, 3):
         assert f"[{survivor}] error: process 2 (host " in said
@@ -153,25 +158,8 @@ def test_one_of_four_is_killed_and_the_run_goes_on_from_its_checkpoint(tmp_path)
 @pytest.mark.slow
 def test_a_process_that_stops_ends_the_others_within_the_time_out(tmp_path):
     settings = ["--workers", "2", "--width", "16", "--epochs", "1000000", "--peer-timeout", "5"]
-    out = tmp_path / "out"
-    launched = subprocess.Popen(
-        command("launch", "--processes", "2", "--", *settings, "--out", str(out)),
-        cwd=ROOT,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        deadline = time.monotonic() + PATIENCE
-        while not has_checkpoint(out) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        stopped = process_of(1, out)
-        os.kill(stopped, signal.SIGSTOP)
-        # The launcher ends the one that hangs only after the other, with that one's exit code.
-        said, _ = launched.communicate(timeout=PATIENCE)
-    finally:
-        launched.terminate()
-    assert launched.returncode == PEER_LOST
+    # The launcher ends the one that hangs only after the other, with that one's exit code.
+    code, said, stopped = launch_and_signal(2, settings, tmp_path / "out", 1, signal.SIGSTOP)
+    assert code == PEER_LOST
     assert "[0] error: process 1 (host " in said
     assert f"PID {stopped}) has given no sign of life for 5 s" in said

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,24 +41,6 @@ def compile_once(digits) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(run, "Programs", lambda _: programs)
         yield
-
-
-@pytest.fixture
-def train_cli(monkeypatch, capsys, tmp_path):
-    """Runs `python -m experiments.train` here, in an empty folder: (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "8")  # as conftest.py has made them
-
-    def run_in_process(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["train", *arguments])
-        try:
-            train.main()
-            code = 0
-        except SystemExit as exit:
-            code = exit.code if isinstance(exit.code, int) else 1
-        return code, *capsys.readouterr()
-
-    return run_in_process
 
 
 def metrics_of(directory: Path) -> list[dict[str, Any]]:

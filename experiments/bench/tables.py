@@ -9,6 +9,7 @@ from experiments.bench.compiling import Compiled
 from experiments.bench.exchanges import Exchange
 from experiments.bench.limits import Rates
 from experiments.bench.steps import Step
+from experiments.grids import fraction
 
 
 def rates(found: Rates) -> str:
@@ -32,7 +33,7 @@ def steps(rows: Sequence[Step]) -> Table:
         limit = max(row.arithmetic_milliseconds, row.memory_milliseconds)
         table.add_row(
             row.protocol,
-            "" if row.p is None else _probability(row.p),
+            "" if row.p is None else fraction(row.p),
             f"{row.milliseconds:.2f}",
             f"{row.ratio_to_floor:.2f}",
             f"{limit / row.milliseconds:.0%}",
@@ -89,7 +90,3 @@ def _table(title: str, labels: Sequence[str], figures: Sequence[str]) -> Table:
     for figure in figures:
         table.add_column(figure, justify="right", no_wrap=True)
     return table
-
-
-def _probability(p: float) -> str:
-    return f"1/{1 / p:g}" if 0 < p < 1 else f"{p:g}"
