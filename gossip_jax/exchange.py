@@ -83,16 +83,11 @@ def mix(
     me = lax.axis_index(axis_name)
 
     def swap(pairs: Sequence[tuple[int, int]], updates: Any) -> Any:
-        """The exchange of disjoint pairs.
-
-        Everyone else keeps its replica: a full permutation also runs under vmap, where a partial one
-        does not, and a pair with oneself is no message.
-        """
+        """The exchange of disjoint pairs."""
         partner = np.arange(num_workers)
         for one, other in pairs:
             partner[[one, other]] = other, one
         weight = weights[me, jnp.asarray(partner)[me]]
-        permutation = [*enumerate(partner.tolist())]
         sent = wire.rounded(params, wire_dtype)
 
         def move(update: Array, mine: Array, theirs: Array) -> Array:
@@ -103,7 +98,7 @@ def mix(
         with jax.named_scope("exchange_" + "_".join(f"{one}-{other}" for one, other in pairs)):
             small = wire.SMALL if _is_sent(axis_name) else 0
             messages, unpack = wire.pack(sent, wire_dtype, small)
-            received = unpack([lax.ppermute(part, axis_name, permutation) for part in messages])
+            received = unpack([_swapped(message, partner, axis_name) for message in messages])
             return jax.tree.map(move, updates, sent, received)
 
     def swap_within(matching: np.ndarray, updates: Any) -> Any:
@@ -125,6 +120,20 @@ def mix(
     if num_workers == 1:
         return updates
     return when(contact.any(), swap_all, updates, axis_name)
+
+
+def _swapped(message: Array, partner: np.ndarray, axis_name: str) -> Array:
+    """The message, an array of unsigned integers, of each worker's partner.
+
+    Who is a partner of its own gets nothing of use, and sends nothing.
+    """
+    if _is_over_gloo(axis_name):
+        # XLA has gloo send a permutation in one direction after the other. A sum over the pair goes in
+        # both at once, in as many bytes; and integers wrap around, so that the difference is exact.
+        groups = sorted({tuple(sorted({*pair})) for pair in enumerate(partner.tolist())})
+        return lax.psum(message, axis_name, axis_index_groups=groups) - message
+    # A full permutation also runs under vmap, where a partial one does not.
+    return lax.ppermute(message, axis_name, [*enumerate(partner.tolist())])
 
 
 def when(predicate: Array, change: Callable[[Any], Any], tree: Any, axis_name: str) -> Any:
@@ -156,6 +165,15 @@ def _varying_axes(value: Array) -> frozenset[str]:
 def _is_sent(axis_name: str) -> bool:
     """Whether what passes between workers is sent at all: under vmap they are rows of one array."""
     return axis_name in jax.sharding.get_abstract_mesh().manual_axes
+
+
+def _is_over_gloo(axis_name: str) -> bool:
+    """Whether CPUs of several processes send to each other, and JAX can have some of them add up.
+
+    Under `jax.shard_map` with check_vma=True it cannot.
+    """
+    is_checked = bool(_varying_axes(lax.axis_index(axis_name)))
+    return jax.process_count() > 1 and jax.default_backend() == "cpu" and not is_checked
 
 
 def _mean_of_rows(leaf: Array, axis_name: str) -> Array:
