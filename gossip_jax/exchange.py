@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from gossip_jax import wire
-from gossip_jax.matchings import matchings
+from gossip_jax.matchings import exchanges
 
 
 def axis_size(axis_name: str) -> int:
@@ -54,18 +55,18 @@ def mix(
     contact: Array,
     axis_name: str,
     wire_dtype: np.dtype | None = None,
+    is_known_to_talk: bool = False,
 ) -> Any:
     """Moves each worker towards others: adds `Σ_k weights[i, k] (θ_k - θ_i)` to worker i's updates.
 
     Workers exchange their replicas where they are in contact, and nowhere else: a round without
     contact runs no collective, and a worker outside every active pair sends nothing.
 
-    `lax.ppermute` needs a permutation that is known when the program is compiled. So all pairs of
-    workers, ordered by matchings so that disjoint pairs need not wait for each other, are compiled
-    in, each inside a conditional; and once more all pairs of a matching, which then swap at once, for
-    rounds that use it whole. What chooses among them comes from the round alone: workers that
-    disagree on a conditional around a collective wait for each other for ever. The time to compile
-    grows with the number of pairs, `W (W - 1) / 2`.
+    `lax.ppermute` needs a permutation that is known when the program is compiled. So every exchange
+    there may be is compiled in, as a branch of a `lax.switch`: all pairs of workers, and once more all
+    pairs of a matching, which then swap at once, for rounds that use it whole. What chooses among them
+    comes from the round alone: workers that disagree on a conditional around a collective wait for each
+    other for ever. The time to compile grows with the number of pairs, `W (W - 1) / 2`.
 
     Args:
       updates: one worker's updates, a pytree of arrays.
@@ -75,65 +76,103 @@ def mix(
       axis_name: the worker axis.
       wire_dtype: the floating-point type that replicas are sent in; their own, where None. Both sides
         of an exchange then go by what was sent, so that they still move by opposite amounts.
+      is_known_to_talk: whether the round has contact for sure: there is then no conditional around it.
 
     Returns:
       The new updates of this worker; what it was given, where it talks to nobody.
     """
-    num_workers = axis_size(axis_name)
-    me = lax.axis_index(axis_name)
-
-    def swap(pairs: Sequence[tuple[int, int]], updates: Any) -> Any:
-        """The exchange of disjoint pairs."""
-        partner = np.arange(num_workers)
-        for one, other in pairs:
-            partner[[one, other]] = other, one
-        weight = weights[me, jnp.asarray(partner)[me]]
-        sent = wire.rounded(params, wire_dtype)
-
-        def move(update: Array, mine: Array, theirs: Array) -> Array:
-            step = weight.astype(mine.dtype) * (theirs - mine)
-            # Selected, not multiplied by a weight of zero: 0 * NaN is NaN.
-            return jnp.where(weight != 0, update + step.astype(update.dtype), update)
-
-        with jax.named_scope("exchange_" + "_".join(f"{one}-{other}" for one, other in pairs)):
-            small = wire.SMALL if _is_sent(axis_name) else 0
-            messages, unpack = wire.pack(sent, wire_dtype, small)
-            received = unpack([_swapped(message, partner, axis_name) for message in messages])
-            return jax.tree.map(move, updates, sent, received)
-
-    def swap_within(matching: np.ndarray, updates: Any) -> Any:
-        pairs = _pairs(matching)
-        is_whole = jnp.stack([contact[pair] for pair in pairs]).all()
-        # One conditional after another: XLA copies the updates where both branches of one change them.
-        updates = _when(is_whole, lambda u: swap(pairs, u), updates)
-        for pair in pairs if len(pairs) > 1 else []:
-            is_alone = contact[pair] & ~is_whole
-            updates = _when(is_alone, lambda u, pair=pair: swap([pair], u), updates)
+    if axis_size(axis_name) == 1:
         return updates
 
-    def swap_all(updates: Any) -> Any:
-        for matching in matchings(num_workers):
-            in_use = contact[np.arange(num_workers), matching].any()
-            updates = _when(in_use, lambda u, matching=matching: swap_within(matching, u), updates)
-        return updates
+    def talk(updates: Any) -> Any:
+        return _talk(updates, params, weights, contact, axis_name, wire_dtype)
 
-    if num_workers == 1:
-        return updates
-    return when(contact.any(), swap_all, updates, axis_name)
+    return talk(updates) if is_known_to_talk else when(contact.any(), talk, updates, axis_name)
 
 
-def _swapped(message: Array, partner: np.ndarray, axis_name: str) -> Array:
-    """The message, an array of unsigned integers, of each worker's partner.
+def _talk(
+    updates: Any, params: Any, weights: Array, contact: Array, axis_name: str, wire_dtype: Any
+) -> Any:
+    """As `mix`, for a round with contact.
 
-    Who is a partner of its own gets nothing of use, and sends nothing.
+    Most rounds are a single exchange. What it brings is added in the same pass over memory that makes
+    the updates, where XLA fuses the two. Only where there are more are their moves summed up first.
     """
-    if _is_over_gloo(axis_name):
-        # XLA has gloo send a permutation in one direction after the other. A sum over the pair goes in
-        # both at once, in as many bytes; and integers wrap around, so that the difference is exact.
-        groups = sorted({tuple(sorted({*pair})) for pair in enumerate(partner.tolist())})
-        return lax.psum(message, axis_name, axis_index_groups=groups) - message
-    # A full permutation also runs under vmap, where a partial one does not.
-    return lax.ppermute(message, axis_name, [*enumerate(partner.tolist())])
+    partner, matching = exchanges(axis_size(axis_name))
+    is_used = _used(partner, matching, contact)
+    first, is_single = is_used.argmax(), is_used.sum() <= 1
+    me = lax.axis_index(axis_name)
+    weight = weights[me, jnp.asarray(partner)[:, me]]  # in each exchange
+    sent = varying(wire.rounded(params, wire_dtype), axis_name)
+    messages, unpack = wire.pack(sent, wire_dtype, wire.SMALL if _is_sent(axis_name) else 0)
+    swaps = [functools.partial(_swapped, partner=row, axis_name=axis_name) for row in partner]
+
+    def move(exchange: ArrayLike, mine: Array, theirs: Array) -> Array:
+        """Selected, not multiplied by a weight of zero: 0 * NaN is NaN."""
+        step = weight[exchange].astype(mine.dtype) * (theirs - mine)
+        return jnp.where(weight[exchange] != 0, step, 0)
+
+    def moves(exchange: ArrayLike, theirs: Any) -> Any:
+        return jax.tree.map(functools.partial(move, exchange), sent, theirs)
+
+    def add_one(exchange: int, total: Any) -> Any:
+        return jax.tree.map(jnp.add, total, moves(exchange, unpack(swaps[exchange](messages))))
+
+    def add_all(members: np.ndarray, total: Any) -> Any:
+        """Those exchanges that are still to be made."""
+        for exchange in members:
+            total = _when(is_left[exchange], functools.partial(add_one, exchange), total)
+        return total
+
+    def sum_of_moves(theirs: Any) -> Any:
+        total = moves(first, theirs)
+        for number in np.unique(matching):
+            members = np.flatnonzero(matching == number)
+            total = _when(is_left[members].any(), functools.partial(add_all, members), total)
+        return total
+
+    is_left = is_used & (np.arange(len(partner)) != first)
+    theirs = unpack(lax.switch(first, swaps, messages))
+    brought = _when(~is_single, sum_of_moves, theirs)
+
+    def add(update: Array, mine: Array, brought: Array) -> Array:
+        step = jnp.where(is_single, move(first, mine, brought), brought)
+        return jnp.where((weights[me] != 0).any(), update + step.astype(update.dtype), update)
+
+    return jax.tree.map(add, updates, sent, brought)
+
+
+def _used(partner: np.ndarray, matching: np.ndarray, contact: Array) -> Array:
+    """Which of the exchanges (of `matchings.exchanges`) make up a round: bool [E].
+
+    A matching that is in contact as a whole is one of them, and its pairs then are not.
+    """
+    own, workers = np.arange(len(matching)), np.arange(partner.shape[1])
+    is_in_contact = (contact[workers, partner] | (partner == workers)).all(axis=1)
+    return is_in_contact & ((matching == own) | ~is_in_contact[matching])
+
+
+def _swapped(messages: Sequence[Array], partner: np.ndarray, axis_name: str) -> list[Array]:
+    """What each worker's partner sent. A worker without one, its own partner, gets nothing of use."""
+    pairs = [(one, other) for one, other in enumerate(partner.tolist()) if one < other]
+    with jax.named_scope("exchange_" + "_".join(f"{one}-{other}" for one, other in pairs)):
+        if _is_over_gloo(axis_name):
+            # XLA has gloo send a permutation in one direction after the other. A sum over the pair goes
+            # in both at once, in as many bytes; integers wrap around, so that the difference is exact.
+            groups = sorted({tuple(sorted({*pair})) for pair in enumerate(partner.tolist())})
+
+            def swapped(message: Array) -> Array:
+                mine = wire.bits(message)
+                both = lax.psum(mine, axis_name, axis_index_groups=groups)
+                return wire.from_bits(both - mine, message.dtype)
+
+            return [swapped(message) for message in messages]
+        # Under vmap a permutation has to be full. A pair with oneself is no message there.
+        is_partial = _is_sent(axis_name)
+        permutation = [
+            pair for pair in enumerate(partner.tolist()) if pair[0] != pair[1] or not is_partial
+        ]
+        return [lax.ppermute(message, axis_name, permutation) for message in messages]
 
 
 def when(predicate: Array, change: Callable[[Any], Any], tree: Any, axis_name: str) -> Any:
@@ -183,7 +222,3 @@ def _mean_of_rows(leaf: Array, axis_name: str) -> Array:
     """
     rows = lax.all_gather(leaf, axis_name)
     return functools.reduce(jnp.add, [rows[i] for i in range(len(rows))]) / len(rows)
-
-
-def _pairs(matching: np.ndarray) -> list[tuple[int, int]]:
-    return [(one, int(other)) for one, other in enumerate(matching) if one < other]

@@ -33,6 +33,28 @@ def matchings(num_workers: int) -> np.ndarray:
     return _read_only(partner)
 
 
+@functools.cache
+def exchanges(num_workers: int) -> tuple[np.ndarray, np.ndarray]:
+    """The exchanges that every round is made of: all matchings, and each pair of one by itself.
+
+    Args:
+      num_workers: W, 2 or more.
+
+    Returns:
+      int [E, W], the partner of each worker in each exchange, as in `matchings`; and int [E], the
+      number of the matching that an exchange is a part of, which is its own number, where it is one.
+      A matching of one pair is there once.
+    """
+    workers, whole = np.arange(num_workers), matchings(num_workers)
+    partner, matching = [*whole], [*range(len(whole))]
+    for index, row in enumerate(whole):
+        pairs = [pair for pair in enumerate(row.tolist()) if pair[0] < pair[1]]
+        for pair in pairs if len(pairs) > 1 else []:
+            partner.append(np.where(np.isin(workers, pair), row, workers))
+            matching.append(index)
+    return _read_only(np.stack(partner)), _read_only(np.array(matching))
+
+
 def _read_only(array: np.ndarray) -> np.ndarray:
     array.setflags(write=False)
     return array

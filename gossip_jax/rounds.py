@@ -44,6 +44,7 @@ class Round:
 
     peer: Any  # int32 [..., W]
     step: Any = 1  # int32 [...]
+    _is_known_to_talk: bool = dataclasses.field(default=False, init=False, repr=False)
 
     def __post_init__(self):
         peer = as_int32("peer", self.peer)
@@ -70,14 +71,15 @@ class Round:
     def tree_flatten_with_keys(self):
         """For JAX: the leaves, `peer` and `step`, with their names."""
         key = jax.tree_util.GetAttrKey
-        return ((key("peer"), self.peer), (key("step"), self.step)), None
+        return ((key("peer"), self.peer), (key("step"), self.step)), self._is_known_to_talk
 
     @classmethod
-    def tree_unflatten(cls, _, children):
+    def tree_unflatten(cls, is_known_to_talk, children):
         """For JAX: not through __init__, since it rebuilds pytrees around what is no array, too."""
         round = object.__new__(cls)
         for name, child in zip(("peer", "step"), children, strict=True):
             object.__setattr__(round, name, child)
+        object.__setattr__(round, "_is_known_to_talk", is_known_to_talk)
         return round
 
 
@@ -89,12 +91,22 @@ def silence(num_workers: int, step: ArrayLike) -> Round:
       step: the update it belongs to, or [...], for stacked rounds.
     """
     # Not through __init__, which makes a traced array of the peers.
-    return Round.tree_unflatten(None, (np.full((*jnp.shape(step), num_workers), -1, np.int32), step))
+    return Round.tree_unflatten(False, (np.full((*jnp.shape(step), num_workers), -1, np.int32), step))
 
 
 def is_known_silent(round: Round) -> bool:
     """Whether a round, or stacked ones, have no contact, as far as is known when one compiles."""
     return isinstance(round.peer, np.ndarray) and bool((round.peer < 0).all())
+
+
+def known_to_talk(round: Round) -> Round:
+    """The same round, known to have contact when the program is compiled: nothing asks for it again."""
+    return Round.tree_unflatten(True, (round.peer, round.step))
+
+
+def is_known_to_talk(round: Round) -> bool:
+    """Whether a round is of `known_to_talk`."""
+    return round._is_known_to_talk
 
 
 def initiated(round: Round) -> Array:

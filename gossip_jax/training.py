@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 from gossip_jax import exchange, keys
 from gossip_jax.draws import Draw
 from gossip_jax.keys import Purpose
-from gossip_jax.rounds import Round, is_known_silent, silence
+from gossip_jax.rounds import Round, is_known_silent, known_to_talk, silence
 
 Loss = Callable[[Any, Any, Any, Array], tuple[Array, Any]]
 """(params, model_state, batch, key) -> (loss, model_state)"""
@@ -128,7 +128,7 @@ def train_epoch(
             t, state, total = carry
             round = silence(rounds.num_workers, rounds.step[t])
             if talking:
-                round = jax.tree.map(lambda leaf: leaf[t], rounds)
+                round = known_to_talk(jax.tree.map(lambda leaf: leaf[t], rounds))
             key_of_step = keys.derive(key, Purpose.MODEL, round.step, worker)
             batch = jax.tree.map(lambda leaf: leaf[batches[t]], shard)
             state, value = update(state, batch, round, key_of_step)

@@ -35,27 +35,35 @@ def pack(
     """
     leaves, structure = jax.tree.flatten(tree)
     dtypes = [dtype or leaf.dtype for leaf in leaves]
-    # As bits: on CPU, XLA sends narrow floats as float32.
-    bits = [
-        lax.bitcast_convert_type(leaf.astype(dtype), f"uint{8 * dtype.itemsize}")
-        for leaf, dtype in zip(leaves, dtypes, strict=True)
-    ]
+    sent = [leaf.astype(dtype) for leaf, dtype in zip(leaves, dtypes, strict=True)]
+    # Narrow floats as bits: on CPU, XLA sends them as float32.
+    sent = [bits(leaf) if leaf.dtype.itemsize < 4 else leaf for leaf in sent]
     parts: dict[Any, list[int]] = {}  # the leaves in each message
-    for index, leaf in enumerate(bits):
+    for index, leaf in enumerate(sent):
         is_small = leaf.size * leaf.dtype.itemsize <= small
         parts.setdefault(leaf.dtype if is_small else index, []).append(index)
     messages = [
-        bits[of[0]] if len(of) == 1 else jnp.concatenate([bits[index].ravel() for index in of])
+        sent[of[0]] if len(of) == 1 else jnp.concatenate([sent[index].ravel() for index in of])
         for of in parts.values()
     ]
 
     def unpack(received: Sequence[Array]) -> Any:
         found = list(leaves)
         for of, message in zip(parts.values(), received, strict=True):
-            ends = np.cumsum([bits[index].size for index in of])[:-1]
+            ends = np.cumsum([sent[index].size for index in of])[:-1]
             for index, part in zip(of, jnp.split(message.ravel(), ends), strict=True):
-                leaf = lax.bitcast_convert_type(part.reshape(leaves[index].shape), dtypes[index])
-                found[index] = leaf.astype(leaves[index].dtype)
+                leaf = part.reshape(leaves[index].shape)
+                found[index] = from_bits(leaf, dtypes[index]).astype(leaves[index].dtype)
         return structure.unflatten(found)
 
     return messages, unpack
+
+
+def bits(array: Array) -> Array:
+    """The same bits as unsigned integers. On CPU this is a copy."""
+    return lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}")
+
+
+def from_bits(array: Array, dtype: np.dtype) -> Array:
+    """What `bits` was made of; an array that has the dtype already stays as it is."""
+    return array if array.dtype == dtype else lax.bitcast_convert_type(array, dtype)

@@ -42,10 +42,23 @@ def computations(program: str) -> tuple[dict[str, list[Instruction]], str]:
 def unconditional(program: str) -> list[Instruction]:
     """Every instruction that runs whatever the values: reached without passing a conditional."""
     found, entry = computations(program)
-    reached, pending = {entry}, [entry]
+    return _reached(found, entry, "conditional")
+
+
+def turns(program: str) -> list[list[Instruction]]:
+    """What runs in each turn of each loop, without loops within it; and what runs in no loop."""
+    found, entry = computations(program)
+    loops = [i.line for part in found.values() for i in part if i.opcode == "while"]
+    bodies = {name for line in loops for name in re.findall(r"body=%?([\w.\-]+)", line)}
+    return [_reached(found, name, "while") for name in sorted(bodies | {entry})]
+
+
+def _reached(found: dict[str, list[Instruction]], start: str, but_for: str) -> list[Instruction]:
+    """All instructions from a computation on, and from those it calls, but for one opcode."""
+    reached, pending = {start}, [start]
     while pending:
         for instruction in found[pending.pop()]:
-            if instruction.opcode != "conditional":
+            if instruction.opcode != but_for:
                 called = set(re.findall(r"%?([\w.\-]+)", instruction.line)) & found.keys() - reached
                 reached |= called
                 pending += called

@@ -8,7 +8,7 @@ from jax import Array
 
 from gossip_jax import checks, exchange
 from gossip_jax.protocols import _arguments
-from gossip_jax.rounds import Round, in_contact, is_known_silent
+from gossip_jax.rounds import Round, in_contact, is_known_silent, is_known_to_talk
 
 
 def pairwise(
@@ -33,7 +33,15 @@ def pairwise(
         round = _arguments.checked_round(owner, params, round, axis_name)
         if is_known_silent(round):
             return updates, state
-        contact = in_contact(round)
-        return exchange.mix(updates, params, weights(round), contact, axis_name, wire_dtype), state
+        mixed = exchange.mix(
+            updates,
+            params,
+            weights(round),
+            in_contact(round),
+            axis_name,
+            wire_dtype,
+            is_known_to_talk(round),
+        )
+        return mixed, state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
