@@ -15,7 +15,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from gossip_jax import wire
-from gossip_jax.matchings import exchanges
+from gossip_jax.matchings import exchanges, used
 
 
 def axis_size(axis_name: str) -> int:
@@ -99,7 +99,7 @@ def _talk(
     the updates, where XLA fuses the two. Only where there are more are their moves summed up first.
     """
     partner, matching = exchanges(axis_size(axis_name))
-    is_used = _used(partner, matching, contact)
+    is_used = used(contact)
     first, is_single = is_used.argmax(), is_used.sum() <= 1
     me = lax.axis_index(axis_name)
     weight = weights[me, jnp.asarray(partner)[:, me]]  # in each exchange
@@ -140,16 +140,6 @@ def _talk(
         return jnp.where((weights[me] != 0).any(), update + step.astype(update.dtype), update)
 
     return jax.tree.map(add, updates, sent, brought)
-
-
-def _used(partner: np.ndarray, matching: np.ndarray, contact: Array) -> Array:
-    """Which of the exchanges (of `matchings.exchanges`) make up a round: bool [E].
-
-    A matching that is in contact as a whole is one of them, and its pairs then are not.
-    """
-    own, workers = np.arange(len(matching)), np.arange(partner.shape[1])
-    is_in_contact = (contact[workers, partner] | (partner == workers)).all(axis=1)
-    return is_in_contact & ((matching == own) | ~is_in_contact[matching])
 
 
 def _swapped(messages: Sequence[Array], partner: np.ndarray, axis_name: str) -> list[Array]:

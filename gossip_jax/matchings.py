@@ -3,6 +3,7 @@
 import functools
 
 import numpy as np
+from jax import Array
 
 
 @functools.cache
@@ -53,6 +54,23 @@ def exchanges(num_workers: int) -> tuple[np.ndarray, np.ndarray]:
             partner.append(np.where(np.isin(workers, pair), row, workers))
             matching.append(index)
     return _read_only(np.stack(partner)), _read_only(np.array(matching))
+
+
+def used(contact: Array) -> Array:
+    """Which of the `exchanges` make up a round; each pair in contact is in one of them.
+
+    A matching that is in contact as a whole is one, and its pairs by themselves then are not.
+
+    Args:
+      contact: bool [W, W], symmetric, false on the diagonal.
+
+    Returns:
+      bool [E].
+    """
+    partner, matching = exchanges(contact.shape[0])
+    workers, own = np.arange(contact.shape[0]), np.arange(len(matching))
+    is_in_contact = (contact[workers, partner] | (partner == workers)).all(axis=1)
+    return is_in_contact & ((matching == own) | ~is_in_contact[matching])
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
