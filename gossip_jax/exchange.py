@@ -103,28 +103,33 @@ def _talk(
     first, is_single = is_used.argmax(), is_used.sum() <= 1
     me = lax.axis_index(axis_name)
     weight = weights[me, jnp.asarray(partner)[:, me]]  # in each exchange
-    sent = varying(wire.rounded(params, wire_dtype), axis_name)
-    messages, unpack = wire.pack(sent, wire_dtype, wire.SMALL if _is_sent(axis_name) else 0)
+    parts, unpack = wire.pack(params, wire.SMALL if _is_sent(axis_name) else 0)
+    mine = varying([wire.rounded(part, wire_dtype) for part in parts], axis_name)
+    messages = [wire.encoded(part, wire_dtype) for part in mine]
     swaps = [functools.partial(_swapped, partner=row, axis_name=axis_name) for row in partner]
+
+    def decoded(messages: Sequence[Array]) -> list[Array]:
+        pairs = zip(messages, mine, strict=True)
+        return [wire.decoded(message, wire_dtype, part.dtype) for message, part in pairs]
 
     def move(exchange: ArrayLike, mine: Array, theirs: Array) -> Array:
         """Selected, not multiplied by a weight of zero: 0 * NaN is NaN."""
         step = weight[exchange].astype(mine.dtype) * (theirs - mine)
         return jnp.where(weight[exchange] != 0, step, 0)
 
-    def moves(exchange: ArrayLike, theirs: Any) -> Any:
-        return jax.tree.map(functools.partial(move, exchange), sent, theirs)
+    def moves(exchange: ArrayLike, theirs: list[Array]) -> list[Array]:
+        return jax.tree.map(functools.partial(move, exchange), mine, theirs)
 
-    def add_one(exchange: int, total: Any) -> Any:
-        return jax.tree.map(jnp.add, total, moves(exchange, unpack(swaps[exchange](messages))))
+    def add_one(exchange: int, total: list[Array]) -> list[Array]:
+        return jax.tree.map(jnp.add, total, moves(exchange, decoded(swaps[exchange](messages))))
 
-    def add_all(members: np.ndarray, total: Any) -> Any:
+    def add_all(members: np.ndarray, total: list[Array]) -> list[Array]:
         """Those exchanges that are still to be made."""
         for exchange in members:
             total = _when(is_left[exchange], functools.partial(add_one, exchange), total)
         return total
 
-    def sum_of_moves(theirs: Any) -> Any:
+    def sum_of_moves(theirs: list[Array]) -> list[Array]:
         total = moves(first, theirs)
         for number in np.unique(matching):
             members = np.flatnonzero(matching == number)
@@ -132,14 +137,15 @@ def _talk(
         return total
 
     is_left = is_used & (np.arange(len(partner)) != first)
-    theirs = unpack(lax.switch(first, swaps, messages))
-    brought = _when(~is_single, sum_of_moves, theirs)
+    theirs = decoded(lax.switch(first, swaps, messages))
+    brought = unpack(_when(~is_single, sum_of_moves, theirs))
 
-    def add(update: Array, mine: Array, brought: Array) -> Array:
-        step = jnp.where(is_single, move(first, mine, brought), brought)
+    def add(update: Array, param: Array, brought: Array) -> Array:
+        only_move = move(first, wire.rounded(param, wire_dtype), brought)
+        step = jnp.where(is_single, only_move, brought)
         return jnp.where((weights[me] != 0).any(), update + step.astype(update.dtype), update)
 
-    return jax.tree.map(add, updates, sent, brought)
+    return jax.tree.map(add, updates, params, brought)
 
 
 def _swapped(messages: Sequence[Array], partner: np.ndarray, axis_name: str) -> list[Array]:

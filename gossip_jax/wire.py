@@ -1,4 +1,4 @@
-"""A replica as it travels: in what type, and in how many messages."""
+"""A replica as it travels: in how many messages, and in what type."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,56 +11,61 @@ from jax import Array, lax
 SMALL = 128 * 1024  # bytes up to which copying a leaf costs less than a message of its own
 
 
-def rounded(tree: Any, dtype: np.dtype | None) -> Any:
-    """Every leaf rounded to what the wire type holds, in its own type."""
-    if dtype is None:
-        return tree
-    # Not by casting there and back, which XLA may leave out (xla_allow_excess_precision).
-    wire = jnp.finfo(dtype)
-    return jax.tree.map(lambda leaf: lax.reduce_precision(leaf, wire.nexp, wire.nmant), tree)
-
-
-def pack(
-    tree: Any, dtype: np.dtype | None, small: int
-) -> tuple[list[Array], Callable[[Sequence[Array]], Any]]:
-    """The messages that a replica travels in: one for each large leaf, and one for all small ones.
+def pack(tree: Any, small: int) -> tuple[list[Array], Callable[[Sequence[Array]], Any]]:
+    """The parts that a replica travels in: each large leaf, and all small ones of a type together.
 
     Args:
       tree: one worker's replica.
-      dtype: the wire type, which every leaf is cast to; where None, leaves keep their own.
       small: the bytes up to which a leaf is small.
 
     Returns:
-      The messages, and what makes a tree like this one of messages that were received.
+      The parts, and what makes a tree like this one of parts like these.
     """
     leaves, structure = jax.tree.flatten(tree)
-    dtypes = [dtype or leaf.dtype for leaf in leaves]
-    sent = [leaf.astype(dtype) for leaf, dtype in zip(leaves, dtypes, strict=True)]
-    # Narrow floats as bits: on CPU, XLA sends them as float32.
-    sent = [bits(leaf) if leaf.dtype.itemsize < 4 else leaf for leaf in sent]
-    parts: dict[Any, list[int]] = {}  # the leaves in each message
-    for index, leaf in enumerate(sent):
+    together: dict[Any, list[int]] = {}  # the leaves in each part
+    for index, leaf in enumerate(leaves):
         is_small = leaf.size * leaf.dtype.itemsize <= small
-        parts.setdefault(leaf.dtype if is_small else index, []).append(index)
-    messages = [
-        sent[of[0]] if len(of) == 1 else jnp.concatenate([sent[index].ravel() for index in of])
-        for of in parts.values()
+        together.setdefault(leaf.dtype if is_small else index, []).append(index)
+    parts = [
+        leaves[of[0]] if len(of) == 1 else jnp.concatenate([leaves[index].ravel() for index in of])
+        for of in together.values()
     ]
 
-    def unpack(received: Sequence[Array]) -> Any:
+    def unpack(parts: Sequence[Array]) -> Any:
         found = list(leaves)
-        for of, message in zip(parts.values(), received, strict=True):
-            ends = np.cumsum([sent[index].size for index in of])[:-1]
-            for index, part in zip(of, jnp.split(message.ravel(), ends), strict=True):
-                leaf = part.reshape(leaves[index].shape)
-                found[index] = from_bits(leaf, dtypes[index]).astype(leaves[index].dtype)
+        for of, part in zip(together.values(), parts, strict=True):
+            ends = np.cumsum([leaves[index].size for index in of])[:-1]
+            for index, piece in zip(of, jnp.split(part.ravel(), ends), strict=True):
+                found[index] = piece.reshape(leaves[index].shape)
         return structure.unflatten(found)
 
-    return messages, unpack
+    return parts, unpack
+
+
+def rounded(array: Array, dtype: np.dtype | None) -> Array:
+    """What the wire type holds of an array, in the array's own type; all of it, where that is None."""
+    if dtype is None:
+        return array
+    # Not by casting there and back, which XLA may leave out (xla_allow_excess_precision).
+    wire = jnp.finfo(dtype)
+    return lax.reduce_precision(array, wire.nexp, wire.nmant)
+
+
+def encoded(array: Array, dtype: np.dtype | None) -> Array:
+    """A message: the array in the wire type. Narrow floats as bits, since XLA sends them as float32 on
+    CPU; others as they are, since there a change to bits is a copy.
+    """
+    array = array.astype(dtype or array.dtype)
+    return bits(array) if array.dtype.itemsize < 4 else array
+
+
+def decoded(message: Array, dtype: np.dtype | None, own: np.dtype) -> Array:
+    """What was `encoded` in the wire type, in its own type."""
+    return from_bits(message, dtype or own).astype(own)
 
 
 def bits(array: Array) -> Array:
-    """The same bits as unsigned integers. On CPU this is a copy."""
+    """The same bits as unsigned integers."""
     return lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}")
 
 

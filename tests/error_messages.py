@@ -8,21 +8,25 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+import fabricated
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
 import gossip_jax as gj
-from experiments import data, program, run, table, train
+from experiments import data, program, records, rows, run, table, train
 from experiments.files import only_one_process
+from experiments.interrupts import Interrupts
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "errors.md"
 HEAD = """# Error messages
@@ -167,6 +171,38 @@ def signalled(module: Any) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def signalled_twice() -> Iterator[None]:
+    """Ctrl-C, and once more while the epoch comes to its end."""
+    exit_at_once = mock.Mock()
+
+    class Twice(Interrupts):
+        def __enter__(self) -> Interrupts:
+            super().__enter__()
+            for is_noted in (lambda: self.received, lambda: exit_at_once.called):
+                os.kill(os.getpid(), signal.SIGINT)
+                while not is_noted():
+                    time.sleep(0.01)
+            return self
+
+    with (
+        mock.patch.object(train, "Interrupts", Twice),
+        mock.patch("experiments.interrupts.os._exit", exit_at_once),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def of_other_settings() -> Iterator[None]:
+    """A record of a run with a momentum of its own, where that of a row belongs."""
+    mnist = rows.load("mnist_protocols")
+    (row,) = mnist.select(["EG-4-0.125"])
+    path = fabricated.write_run(Path("results"), mnist, row, 0.9, epochs=1)
+    record = records.read(path)
+    records.write(path, dataclasses.replace(record, settings=record.settings | {"momentum": 0.5}))
+    yield
+
+
 def with_a_sick_worker(programs: program.Programs) -> Any:
     """The programs, but that the gradients of worker 2 are NaN at update 5."""
     key = jax.random.key_data(gj.keys.derive(gj.keys.run_key(0), gj.keys.Purpose.MODEL, 5, 2))
@@ -236,7 +272,9 @@ COMMANDS = (
         "--resume blocked",
         lambda: blocked("blocked"),
     ),
-    Command("SIGINT", f"{SMALL} --out interrupted", lambda: signalled(train)),
+    Command("checkpoints at less than no epoch", "--checkpoint-every -1"),
+    Command("SIGINT or SIGTERM", f"{SMALL} --out interrupted", lambda: signalled(train)),
+    Command("a second SIGINT", f"{SMALL} --out twice", signalled_twice, says="error: stopped"),
     Command("drop rate outside [0, 1)", "--drop-rate 1"),
     Command("drop rate where all wait for all", "--drop-rate 0.1 --protocol all_reduce"),
     Command("isolation where all wait for all", "--on-nan isolate --protocol all_reduce"),
@@ -266,6 +304,12 @@ COMMANDS = (
         "damaged record",
         "mnist_protocols --rows NC-4 --epochs 1",
         lambda: with_file(RECORD, "{"),
+        main=table.main,
+    ),
+    Command(
+        "record of other settings",
+        "mnist_protocols --rows EG-4-0.125 --epochs 1",
+        of_other_settings,
         main=table.main,
     ),
 )

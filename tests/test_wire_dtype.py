@@ -74,17 +74,18 @@ def test_replicas_that_agree_stay_as_they_are_to_the_bit(name, rng):
 
 @pytest.mark.parametrize("backend", ["pmap", "shard_map"])
 def test_all_that_travels_is_as_wide_as_the_wire_type(backend):
-    """Also the small leaves, which travel together, and those whose own type is narrow already."""
+    """Also the small leaves, which travel together, and one whose own type is narrow already."""
     move = communicate(gj.elastic_gossip(0.5, wire_dtype="bfloat16"), backend, 4)
     theta = {
         "large": jnp.zeros((4, 300, 301)),
         "small": jnp.zeros((4, 7)),
+        "smaller": jnp.zeros((4, 3)),
         "narrow": jnp.zeros((4, 5), jnp.bfloat16),
     }
     program = move.lower(theta, gj.Round([-1] * 4)).compile().as_text()
     sent = [i for part in computations(program)[0].values() for i in collectives(part)]
     sizes = {re.sub(r"\{.*?\}", "", i.shape) for i in sent}
-    assert sizes == {"u16[300,301]", "u16[12]"}
+    assert sizes == {"u16[300,301]", "u16[10]", "u16[5]"}
 
 
 def test_half_as_wide_is_half_the_bytes():
