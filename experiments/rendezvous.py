@@ -103,7 +103,7 @@ def _wait(connection: Connection, deadline: float) -> dict[str, Any]:
             with contextlib.suppress(ConnectionError):
                 return connection.receive_one()
             break
-    raise ValueError("process 0 ended while the others were still awaited")
+    raise ValueError("process 0 ended, or was not waiting for this one: all its processes were there")
 
 
 def _host(address: Address, hello: dict[str, Any], patience: float, timeout: float) -> Met:

@@ -194,6 +194,7 @@ def test_on_cpu_as_many_devices_are_made_as_the_backend_needs(backend, tmp_path)
     assert len(config["devices"]) == 3
 
 
+@pytest.mark.slow
 def test_the_demo_compares_all_protocols(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(sys, "argv", ["demo", "--epochs", "1", "--out", str(tmp_path / "demo")])
     demo.main()

@@ -98,6 +98,7 @@ def test_a_run_is_the_same_on_every_backend(protocol, digits):
         np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(digits):
     (first, again, other) = (
         finish(dataclasses.replace(SMALL, seed=seed), digits)[1] for seed in (0, 0, 1)
@@ -177,6 +178,7 @@ def test_expected_traffic_is_what_long_runs_count():
     assert abs(counted.exchanges - expected.exchanges) < 5 * (6 * 40_000 * q) ** 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"),
     [({"variant": "pull"}, {"variant": "push"}), ({"peers": "uniform"}, {"peers": "pairing"})],

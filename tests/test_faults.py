@@ -117,7 +117,10 @@ def of_worker(state: Any, worker: int) -> list[bytes]:
     return [np.asarray(leaf[worker]).tobytes() for leaf in jax.tree.leaves(state)]
 
 
-@pytest.mark.parametrize(("worker", "update", "value"), [(2, 10, np.nan), (0, 18, np.inf)])
+@pytest.mark.parametrize(
+    ("worker", "update", "value"),
+    [(2, 10, np.nan), pytest.param(0, 18, np.inf, marks=pytest.mark.slow)],
+)
 def test_stop_names_the_worker_and_the_update_and_saves_the_run_as_it_was(
     worker, update, value, poison, digits, tmp_path
 ):
@@ -139,7 +142,7 @@ def test_stop_names_the_worker_and_the_update_and_saves_the_run_as_it_was(
     assert result(tmp_path)["consensus_distance"] is not None
 
 
-@pytest.mark.parametrize("backend", ["vmap", "pmap"])
+@pytest.mark.parametrize("backend", ["vmap", pytest.param("pmap", marks=pytest.mark.slow)])
 def test_an_isolated_worker_infects_nobody_and_counts_no_more(backend, poison, digits, tmp_path):
     """Everybody contacts somebody at every update, so that the sickness would spread at once."""
     poison((2, 10))  # the first of epoch 2
@@ -185,7 +188,10 @@ def test_a_restarted_worker_goes_on_from_a_healthy_one(poison, digits, monkeypat
     assert np.asarray(health.finite_workers(last.state)).all()
 
 
-@pytest.mark.parametrize(("epoch", "policy"), [(1, "isolate"), (3, "isolate"), (2, "restart")])
+@pytest.mark.parametrize(
+    ("epoch", "policy"),
+    [pytest.param(1, "isolate", marks=pytest.mark.slow), (3, "isolate"), (2, "restart")],
+)
 def test_a_run_with_a_sick_worker_goes_on_to_the_bit(epoch, policy, poison, digits, tmp_path):
     poison((2, 14))
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"

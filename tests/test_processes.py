@@ -70,6 +70,7 @@ def assert_alike(ours: Any, want: Any) -> None:
             assert one[name] == pytest.approx(figure, rel=1e-5), name
 
 
+@pytest.mark.slow
 def test_a_run_of_two_processes_is_that_of_one(tmp_path):
     settings = ["--workers", "2", "--width", "16", "--epochs", "2", "--p", "0.5"]
     code, said = launch(2, *settings, "--out", str(tmp_path / "two"))

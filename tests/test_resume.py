@@ -229,7 +229,10 @@ def test_a_directory_without_a_run_is_refused(train_cli, tmp_path):
     assert not (tmp_path / "nowhere").exists()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+)
 def test_a_signal_ends_the_epoch_saves_and_says_how_to_go_on(number, code, tmp_path):
     out = tmp_path / "a run"
     found, shown, message = stop_module(

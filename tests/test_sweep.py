@@ -165,7 +165,11 @@ def test_a_record_is_what_a_plain_run_gives(plain_outcome, tmp_path):
 
 @pytest.mark.parametrize(
     ("row", "backend"),
-    [*((row, "vmap") for row in ROWS.values()), (GOSSIP, "pmap"), (GOSSIP, "shard_map")],
+    [
+        *((row, "vmap") for row in ROWS.values()),
+        (GOSSIP, "pmap"),
+        pytest.param(GOSSIP, "shard_map", marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_that_is_stopped_after_each_epoch_ends_as_an_unbroken_one(
     row, backend, stop_after_each_epoch, plain_outcome, tmp_path
@@ -292,6 +296,7 @@ def test_rows_that_differ_in_p_alpha_tau_peers_and_seed_share_a_program(digits):
     assert programs(easgd, 9) is not programs(dataclasses.replace(easgd, period=2), 9)
 
 
+@pytest.mark.slow
 def test_one_compilation_serves_all_rows_that_share_a_program(monkeypatch, tmp_path):
     """And their results are those of programs of their own: nothing of a row is left in another's."""
     monkeypatch.setattr(sweep, "Programs", Programs)
