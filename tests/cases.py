@@ -7,11 +7,13 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+import pytest
 import reference
 
 import gossip_jax as gj
 
 BACKENDS = ("vmap", "pmap", "shard_map")
+WORKERS = (2, 3, 4, 5, *(pytest.param(number, marks=pytest.mark.slow) for number in (6, 7)), 8)
 AXES = (0, 0, None)  # of `Case.one_update`: the round is shared
 
 

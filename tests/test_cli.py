@@ -179,7 +179,7 @@ def test_too_large_a_model_is_a_message(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("backend", ["pmap", "shard_map"])
+@pytest.mark.parametrize("backend", ["pmap", pytest.param("shard_map", marks=pytest.mark.slow)])
 def test_on_cpu_as_many_devices_are_made_as_the_backend_needs(backend, tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
     arguments = command(

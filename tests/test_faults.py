@@ -168,6 +168,7 @@ def test_an_isolated_worker_infects_nobody_and_counts_no_more(backend, poison, d
     assert all(line["training_loss"] is not None for line in lines(tmp_path))
 
 
+@pytest.mark.slow
 def test_each_worker_is_out_from_its_own_first_sick_update(poison, digits, tmp_path):
     poison((1, 12), (3, 15), (0, 30))
     shown = go(tmp_path, digits, p=1.0)
@@ -213,7 +214,7 @@ def test_how_often_a_run_is_saved_does_not_change_what_becomes_of_the_sick(
     assert result(tmp_path / "seldom") == result(tmp_path / "often")
 
 
-@pytest.mark.parametrize("policy", ["isolate", "restart"])
+@pytest.mark.parametrize("policy", [pytest.param("isolate", marks=pytest.mark.slow), "restart"])
 def test_where_no_worker_is_well_the_run_stops(policy, digits, tmp_path):
     with pytest.raises(
         Diverged, match="epoch 1: no worker is well; the run is as it was after epoch 0"
@@ -254,7 +255,7 @@ def opcodes(compiled: Any) -> collections.Counter[str]:
     return collections.Counter(re.findall(r" = .*? ([a-z][a-z-]*)\(", compiled.as_text()))
 
 
-@pytest.mark.parametrize("backend", ["pmap", "shard_map"])
+@pytest.mark.parametrize("backend", ["pmap", pytest.param("shard_map", marks=pytest.mark.slow)])
 def test_a_run_whose_workers_drop_out_is_the_same_on_every_backend(backend, digits, tmp_path):
     for name in ("vmap", backend):
         go(tmp_path / name, digits, drop_rate=0.4, epochs=2, backend=name)

@@ -133,6 +133,7 @@ def odd_arguments(rng: np.random.Generator) -> list[str]:
     return arguments
 
 
+@pytest.mark.slow
 def test_200_odd_command_lines_end_with_a_message(ends, monkeypatch):
     """Nothing is trained: what is wrong must be found before."""
 

@@ -67,7 +67,7 @@ def test_memory_does_not_grow_over_a_run():
     assert len(set(sizes[1:])) == 1, "live arrays are the same after every epoch"
 
 
-@pytest.mark.parametrize("backend", ["pmap", "vmap"])
+@pytest.mark.parametrize("backend", [pytest.param("pmap", marks=pytest.mark.slow), "vmap"])
 def test_a_trace_names_updates_and_exchanges(backend, tmp_path):
     setup = run.set_up(Config(width=16, backend=backend, p=0.125), data.load("digits"))
     profile(setup, tmp_path)

@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import AXES, BACKENDS, CASES, random_peers, telling_peers
+from cases import AXES, BACKENDS, CASES, WORKERS, random_peers, telling_peers
 
 import gossip_jax as gj
 
 
-@pytest.mark.parametrize("num_workers", range(2, 9))
+@pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_sick_replica_reaches_only_those_who_take_it(case, backend, num_workers, rng):

@@ -9,7 +9,7 @@ import optax
 import pytest
 import reference
 import toy
-from cases import AXES, BACKENDS, CASES, Case, random_peers, telling_peers
+from cases import AXES, BACKENDS, CASES, WORKERS, Case, random_peers, telling_peers
 
 import gossip_jax as gj
 
@@ -73,7 +73,7 @@ def check(case: Case, backend: Any, num_workers: int, dtype: str, rng: np.random
         assert_matches(case, jax.device_get(actual), peer, step, params, updates, center)
 
 
-@pytest.mark.parametrize("num_workers", range(1, 9))
+@pytest.mark.parametrize("num_workers", [1, *WORKERS])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_an_update_matches_the_reference(case, backend, num_workers, rng):

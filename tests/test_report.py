@@ -109,6 +109,7 @@ def test_the_report_holds_every_table_and_figure_that_it_names(results):
     assert all((results / name).read_bytes().startswith(b"\x89PNG") for name in named)
 
 
+@pytest.mark.slow
 def test_the_same_records_give_the_same_report_to_the_byte(results):
     def contents():
         report.write(read(results), results)

@@ -154,6 +154,7 @@ def damage(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-50])
 
 
+@pytest.mark.slow
 def test_a_record_is_what_a_plain_run_gives(plain_outcome, tmp_path):
     (job,) = jobs(GOSSIP)
     finish([job], tmp_path)
