@@ -15,7 +15,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from gossip_jax import wire
-from gossip_jax.matchings import exchanges, used
+from gossip_jax.matchings import exchanges, pairs, used
 
 
 def axis_size(axis_name: str) -> int:
@@ -109,8 +109,8 @@ def _talk(
     swaps = [functools.partial(_swapped, partner=row, axis_name=axis_name) for row in partner]
 
     def decoded(messages: Sequence[Array]) -> list[Array]:
-        pairs = zip(messages, mine, strict=True)
-        return [wire.decoded(message, wire_dtype, part.dtype) for message, part in pairs]
+        received = zip(messages, mine, strict=True)
+        return [wire.decoded(message, wire_dtype, part.dtype) for message, part in received]
 
     def move(exchange: ArrayLike, mine: Array, theirs: Array) -> Array:
         """Selected, not multiplied by a weight of zero: 0 * NaN is NaN."""
@@ -150,12 +150,12 @@ def _talk(
 
 def _swapped(messages: Sequence[Array], partner: np.ndarray, axis_name: str) -> list[Array]:
     """What each worker's partner sent. A worker without one, its own partner, gets nothing of use."""
-    pairs = [(one, other) for one, other in enumerate(partner.tolist()) if one < other]
-    with jax.named_scope("exchange_" + "_".join(f"{one}-{other}" for one, other in pairs)):
+    permutation = [*enumerate(partner.tolist())]
+    with jax.named_scope("exchange_" + "_".join(f"{one}-{other}" for one, other in pairs(partner))):
         if _is_over_gloo(axis_name):
             # XLA has gloo send a permutation in one direction after the other. A sum over the pair goes
             # in both at once, in as many bytes; integers wrap around, so that the difference is exact.
-            groups = sorted({tuple(sorted({*pair})) for pair in enumerate(partner.tolist())})
+            groups = sorted({tuple(sorted({*pair})) for pair in permutation})
 
             def swapped(message: Array) -> Array:
                 mine = wire.bits(message)
@@ -164,10 +164,8 @@ def _swapped(messages: Sequence[Array], partner: np.ndarray, axis_name: str) -> 
 
             return [swapped(message) for message in messages]
         # Under vmap a permutation has to be full. A pair with oneself is no message there.
-        is_partial = _is_sent(axis_name)
-        permutation = [
-            pair for pair in enumerate(partner.tolist()) if pair[0] != pair[1] or not is_partial
-        ]
+        if _is_sent(axis_name):
+            permutation = [(one, other) for one, other in permutation if one != other]
         return [lax.ppermute(message, axis_name, permutation) for message in messages]
 
 

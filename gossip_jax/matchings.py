@@ -49,11 +49,16 @@ def exchanges(num_workers: int) -> tuple[np.ndarray, np.ndarray]:
     workers, whole = np.arange(num_workers), matchings(num_workers)
     partner, matching = [*whole], [*range(len(whole))]
     for index, row in enumerate(whole):
-        pairs = [pair for pair in enumerate(row.tolist()) if pair[0] < pair[1]]
-        for pair in pairs if len(pairs) > 1 else []:
+        within = pairs(row)
+        for pair in within if len(within) > 1 else []:
             partner.append(np.where(np.isin(workers, pair), row, workers))
             matching.append(index)
     return _read_only(np.stack(partner)), _read_only(np.array(matching))
+
+
+def pairs(partner: np.ndarray) -> list[tuple[int, int]]:
+    """The pairs of one matching or exchange, int [W]: each once, the lower worker first."""
+    return [(one, other) for one, other in enumerate(partner.tolist()) if one < other]
 
 
 def used(contact: Array) -> Array:

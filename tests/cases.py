@@ -1,6 +1,7 @@
 """One row a protocol: what it is and what it promises. Properties are tested over these rows."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import reference
 
 import gossip_jax as gj
+from gossip_jax.matchings import matchings, pairs
 
 BACKENDS = ("vmap", "pmap", "shard_map")
 WORKERS = (2, 3, 4, 5, *(pytest.param(number, marks=pytest.mark.slow) for number in (6, 7)), 8)
@@ -99,6 +101,12 @@ CASES = (
     ),
 )
 PAIRWISE = tuple(case for case in CASES if case.pairwise)
+
+
+def possible_exchanges(num_workers: int) -> set[frozenset[tuple[int, int]]]:
+    """The pairs that may swap at once: each by itself, and all those of a matching."""
+    alone = {frozenset([pair]) for pair in itertools.combinations(range(num_workers), 2)}
+    return alone | {frozenset(pairs(row)) for row in matchings(num_workers)}
 
 
 def random_peers(rng: np.random.Generator, num_workers: int, p: float = 0.6) -> np.ndarray:
