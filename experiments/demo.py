@@ -8,12 +8,13 @@ import matplotlib
 import tyro
 from matplotlib.figure import Figure
 
-from experiments import data, run
-from experiments.cli import make_console, new_path, reported
-from experiments.config import Config
-from experiments.console import result_table
-from experiments.run_directory import RunDirectory
+from experiments.common.cli import make_console, new_path, reported
+from experiments.runs.console import result_table
+from experiments.runs.run_directory import RunDirectory
+from experiments.tasks import data
 from experiments.train import begin, train
+from experiments.training import run
+from experiments.training.config import Config
 
 # The thesis's learning rate and momentum, on a smaller model, with batches that leave each worker
 # eight of its 300 images. EASGD communicates at every 32nd update, as a worker of the others initiates.

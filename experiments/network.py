@@ -12,12 +12,13 @@ from typing import Any
 
 import tyro
 
-from experiments import launch, link_records
-from experiments.cli import make_console, reported
-from experiments.config import Config, DatasetName, ProtocolName
-from experiments.namespaces import bits_per_second, inside, network, require_tools
-from experiments.network_worker import Job
-from experiments.protocols import PROTOCOLS
+from experiments import launch
+from experiments.common.cli import make_console, reported
+from experiments.links import records as link_records
+from experiments.links.namespaces import bits_per_second, inside, network, require_tools
+from experiments.links.worker import Job
+from experiments.training.config import Config, DatasetName, ProtocolName
+from experiments.training.protocols import PROTOCOLS
 from gossip_jax import checks
 
 _PORT = 29_400  # of the coordinator: nobody else is in its namespace
@@ -149,7 +150,7 @@ def _run(options: Options, rate: str, runs: dict[str, dict[str, Any]]) -> int:
         longest=options.longest,
         data_dir=str(options.data_dir.absolute()) if options.data_dir else None,
     )
-    worker = [sys.executable, "-m", "experiments.network_worker", json.dumps(dataclasses.asdict(job))]
+    worker = [sys.executable, "-m", "experiments.links.worker", json.dumps(dataclasses.asdict(job))]
     with network(options.workers, rate) as namespaces:
         commands = [inside(name, [*worker, str(i)]) for i, name in enumerate(namespaces)]
         return launch.run(commands, os.environ | {"JAX_PLATFORMS": "cpu"})

@@ -9,15 +9,7 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-from experiments import data, faults, journal, memory, run
-from experiments.cli import make_console, make_cpu_devices, new_path, reported
-from experiments.config import NOT_OF_THE_RESULT, Config, flag
-from experiments.console import EpochProgress, result_table
-from experiments.faults import Diverged
-from experiments.files import only_one_process
-from experiments.interrupts import Interrupted, Interrupts
-from experiments.journal import Journal
-from experiments.processes import (
+from experiments.cluster.processes import (
     Processes,
     from_first,
     is_first,
@@ -25,10 +17,21 @@ from experiments.processes import (
     most,
     require_one_worker_on_cpu,
 )
-from experiments.profiling import profile
-from experiments.provenance import versions
-from experiments.run import Progress, Result
-from experiments.run_directory import RunDirectory, SeenByOthers, require_free
+from experiments.common import memory
+from experiments.common.cli import make_console, make_cpu_devices, new_path, reported
+from experiments.common.files import only_one_process
+from experiments.common.interrupts import Interrupted, Interrupts
+from experiments.runs import faults, journal
+from experiments.runs.console import EpochProgress, result_table
+from experiments.runs.faults import Diverged
+from experiments.runs.journal import Journal
+from experiments.runs.profiling import profile
+from experiments.runs.provenance import versions
+from experiments.runs.run_directory import RunDirectory, SeenByOthers, require_free
+from experiments.tasks import data
+from experiments.training import run
+from experiments.training.config import NOT_OF_THE_RESULT, Config, flag
+from experiments.training.run import Progress, Result
 
 _PROGRAM = "python -m experiments.train"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from experiments import demo
-from experiments.files import only_one_process
+from experiments.common.files import only_one_process
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--width", "8", "--epochs", "1"]

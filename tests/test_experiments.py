@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 import gossip_jax as gj
-from experiments import data, run
-from experiments.config import Config, ProtocolName
-from experiments.models import MLP
-from experiments.protocols import PROTOCOLS, make_optimizer
-from experiments.run_directory import RunDirectory
-from experiments.task import classification
+from experiments.runs.run_directory import RunDirectory
+from experiments.tasks import data
+from experiments.tasks.models import MLP
+from experiments.tasks.task import classification
+from experiments.training import run
+from experiments.training.config import Config, ProtocolName
+from experiments.training.protocols import PROTOCOLS, make_optimizer
 from gossip_jax import traffic
 
 SMALL = Config(width=16, epochs=2, backend="vmap")

@@ -16,14 +16,15 @@ import pytest
 from rich.console import Console
 
 import gossip_jax as gj
-from experiments import program, run, train
-from experiments.config import Config
-from experiments.data import load
-from experiments.faults import Diverged
-from experiments.models import make_model
-from experiments.program import Programs
-from experiments.protocols import make_optimizer
-from experiments.run_directory import RunDirectory
+from experiments import train
+from experiments.runs.faults import Diverged
+from experiments.runs.run_directory import RunDirectory
+from experiments.tasks.data import load
+from experiments.tasks.models import make_model
+from experiments.training import program, run
+from experiments.training.config import Config
+from experiments.training.program import Programs
+from experiments.training.protocols import make_optimizer
 from gossip_jax import health, training
 from gossip_jax.keys import Purpose
 

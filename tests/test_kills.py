@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from commands import run_module, start_module, wait_for
 
-from experiments import run
-from experiments.data import load
-from experiments.journal import Journal
-from experiments.run_directory import RunDirectory
+from experiments.runs.journal import Journal
+from experiments.runs.run_directory import RunDirectory
+from experiments.tasks.data import load
+from experiments.training import run
 
 KILLS, EPOCHS = 20, 12
 RUN = ["--width", "32", "--epochs", str(EPOCHS), "--p", "0.5", "--backend", "vmap"]

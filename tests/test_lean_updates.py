@@ -10,10 +10,11 @@ import pytest
 from hlo import turns
 
 import gossip_jax as gj
-from experiments import data, run
 from experiments.bench import steps
-from experiments.config import Config
-from experiments.profiling import profile
+from experiments.runs.profiling import profile
+from experiments.tasks import data
+from experiments.training import run
+from experiments.training.config import Config
 
 WIDTH, WORKERS = 96, 4  # a width that nothing else in the program has
 

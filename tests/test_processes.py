@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from commands import ROOT, wait_for
 
-from experiments.lifeline import PEER_LOST
+from experiments.cluster.lifeline import PEER_LOST
 
 PATIENCE = 300  # seconds, for processes that share two cores with much else
 ENVIRONMENT = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}

@@ -16,14 +16,16 @@ import pytest
 from commands import run_module, stop_module
 from rich.console import Console
 
-from experiments import journal, run, train
-from experiments.checkpoints import Checkpoints
-from experiments.config import Config
-from experiments.data import load
-from experiments.interrupts import Interrupted
-from experiments.journal import Journal
-from experiments.program import Programs
-from experiments.run_directory import RunDirectory
+from experiments import train
+from experiments.common.interrupts import Interrupted
+from experiments.runs import journal
+from experiments.runs.checkpoints import Checkpoints
+from experiments.runs.journal import Journal
+from experiments.runs.run_directory import RunDirectory
+from experiments.tasks.data import load
+from experiments.training import run
+from experiments.training.config import Config
+from experiments.training.program import Programs
 
 SMALL = Config(width=8, epochs=4, p=0.5, backend="vmap")
 FLAGS = ["--width", "8", "--epochs", "4", "--p", "0.5", "--backend", "vmap"]

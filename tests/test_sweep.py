@@ -16,11 +16,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments import data, records, rows, run, sweep
-from experiments.program import Programs
-from experiments.records import Record
-from experiments.run import EpochMetrics, Result
-from experiments.sweep import Job
+from experiments.runs import records
+from experiments.runs.records import Record
+from experiments.tables import rows, sweep
+from experiments.tables.sweep import Job
+from experiments.tasks import data
+from experiments.training import run
+from experiments.training.program import Programs
+from experiments.training.run import EpochMetrics, Result
 from gossip_jax import training
 
 SETTINGS = 'dataset = "digits"\nwidth = 16\nepochs = 3'

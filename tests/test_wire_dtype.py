@@ -13,8 +13,10 @@ from cases import BACKENDS, telling_peers
 from hlo import collectives, computations
 
 import gossip_jax as gj
-from experiments import data, demo, run
-from experiments.program import Programs
+from experiments import demo
+from experiments.tasks import data
+from experiments.training import run
+from experiments.training.program import Programs
 from gossip_jax import traffic
 
 PROTOCOLS = {

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import gossip_jax as gj
-from experiments import run
 from experiments.bench import floor, limits
 from experiments.bench.limits import Rates
 from experiments.bench.timing import in_turn, ratio
-from experiments.config import Config
-from experiments.data import Dataset, Examples
-from experiments.protocols import PROTOCOLS
+from experiments.tasks.data import Dataset, Examples
+from experiments.training import run
+from experiments.training.config import Config
+from experiments.training.protocols import PROTOCOLS
 from gossip_jax import keys, traffic, training
 
 IMAGE, NUM_INPUTS, CLASSES = (28, 28, 1), 28 * 28, 10  # MNIST's
