@@ -1,6 +1,6 @@
 """Decentralised training in JAX: gossip protocols as optax gradient transformations."""
 
-from gossip_jax import absence, health, keys, metrics, traffic, training
+from gossip_jax import absence, health, keys, metrics, protocols, spec, traffic, training
 from gossip_jax.draws import Draw, pairing, uniform_peers
 from gossip_jax.protocols.all_reduce import all_reduce
 from gossip_jax.protocols.elastic_averaging import ElasticAveragingState, elastic_averaging
@@ -30,6 +30,8 @@ __all__ = [
     "no_communication",
     "pairing",
     "place",
+    "protocols",
+    "spec",
     "traffic",
     "training",
     "uniform_peers",

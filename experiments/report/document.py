@@ -114,12 +114,12 @@ def _claims(results: Results) -> str:
 
 {summary.markdown()}
 
-The rules were written down before the runs, in `experiments/report/claims.py`. A claim asks that differences
-between rows' mean accuracies lie above bounds. It *holds* where the confidence interval of each lies
-wholly above its bound, and *does not hold* where one lies wholly below. Else, and where a row has not
-been run at the thesis's length, it is *undecided*. The intervals of a claim hold together with
-{CONFIDENCE:.0%} confidence (Bonferroni). Where a row has one seed (or, a rule of later, where all
-seeds agree to the last digit), the published noise stands in for that of all.
+The rules were written down before the runs, in `experiments/report/claims.py`. A claim asks that
+differences between rows' mean accuracies lie above bounds. It *holds* where the confidence interval of
+each lies wholly above its bound, and *does not hold* where one lies wholly below. Else,
+and where a row has not been run at the thesis's length, it is *undecided*. The intervals of a claim
+hold together with {CONFIDENCE:.0%} confidence (Bonferroni). Where a row has one seed (or, a rule of
+later, where all seeds agree to the last digit), the published noise stands in for that of all.
 
 {details}"""
 

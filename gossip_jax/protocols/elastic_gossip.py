@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from gossip_jax import checks
+from gossip_jax import checks, traffic
 from gossip_jax.protocols._pairwise import pairwise
 from gossip_jax.rounds import Round, in_contact
+from gossip_jax.spec import WIRE_DTYPE, Spec, moving_rate
 
 
 def elastic_gossip(
@@ -57,3 +58,17 @@ def elastic_gossip(
         return jnp.where(in_contact(round), jnp.asarray(alpha, jnp.float32), 0)
 
     return pairwise("elastic_gossip", weights, axis_name, wire_dtype)
+
+
+SPEC = Spec(
+    factory=elastic_gossip,
+    label="Elastic Gossip",
+    short="EG",
+    summary="two workers in contact pull each other together",
+    color="tab:blue",
+    line="-",
+    place="after",
+    rounds="peers",
+    traffic=traffic.counted_pairwise,
+    options=(moving_rate(0.5), WIRE_DTYPE),
+)

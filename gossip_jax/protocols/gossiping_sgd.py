@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from gossip_jax import traffic
 from gossip_jax.protocols._pairwise import pairwise
 from gossip_jax.rounds import Round, initiated
+from gossip_jax.spec import WIRE_DTYPE, Option, Spec
 
 
 def gossiping_sgd(
@@ -65,3 +67,25 @@ def _push(round: Round) -> Array:
 
 
 _WEIGHTS = {"pull": _pull, "push": _push}
+
+
+SPEC = Spec(
+    factory=gossiping_sgd,
+    label="Gossiping SGD",
+    short="GS",
+    summary="a worker averages itself with what it fetched, or with what it was sent",
+    color="tab:orange",
+    line="--",
+    place="after",
+    rounds="peers",
+    traffic=traffic.counted_pairwise,
+    options=(
+        Option(
+            name="variant",
+            kind=Literal["pull", "push"],
+            help="Whether a worker fetches its peer's parameters, or sends its own.",
+            default="pull",
+        ),
+        WIRE_DTYPE,
+    ),
+)
