@@ -18,8 +18,8 @@ from experiments.links import records as link_records
 from experiments.links.namespaces import bits_per_second, inside, network, require_tools
 from experiments.links.worker import Job
 from experiments.training.config import Config, DatasetName, ProtocolName
-from experiments.training.protocols import PROTOCOLS
 from gossip_jax import checks
+from gossip_jax.protocols import SPECS
 
 _PORT = 29_400  # of the coordinator: nobody else is in its namespace
 
@@ -87,7 +87,7 @@ class Options:
     def runs(self) -> Iterator[dict[str, Any]]:
         """The settings of the runs, at any rate, as `Config` takes them."""
         for protocol in self.protocols:
-            for p in self.p if PROTOCOLS[protocol].is_pairwise else (Config.p,):
+            for p in self.p if SPECS[protocol].draws_rounds else (Config.p,):
                 yield {
                     "dataset": self.dataset,
                     "protocol": protocol,
@@ -100,7 +100,7 @@ class Options:
 
     def path(self, config: Config, rate: str) -> Path:
         """Of a run's record."""
-        p = config.p if PROTOCOLS[config.protocol].is_pairwise else None
+        p = config.p if config.spec.draws_rounds else None
         name = link_records.name_of(config.protocol, p, config.workers, config.width, rate)
         return self.out.absolute() / "network" / f"{name}.json"
 

@@ -18,7 +18,7 @@ from experiments.cluster.processes import (
     require_one_worker_on_cpu,
 )
 from experiments.common import memory
-from experiments.common.cli import make_console, make_cpu_devices, new_path, reported
+from experiments.common.cli import flag, make_console, make_cpu_devices, new_path, reported
 from experiments.common.files import only_one_process
 from experiments.common.interrupts import Interrupted, Interrupts
 from experiments.runs import faults, journal
@@ -30,7 +30,7 @@ from experiments.runs.provenance import versions
 from experiments.runs.run_directory import RunDirectory, SeenByOthers, require_free
 from experiments.tasks import data
 from experiments.training import run
-from experiments.training.config import NOT_OF_THE_RESULT, Config, flag
+from experiments.training.config import Config, names_of, names_that_may_change
 from experiments.training.run import Progress, Result
 
 _PROGRAM = "python -m experiments.train"
@@ -110,12 +110,13 @@ def resumed(given: Config) -> Config:
     before = dataclasses.replace(directory.read_config(), resume=given.resume)
     # Parsed once more, so that what was not given is as in the run.
     config = tyro.cli(Options, prog=_PROGRAM, default=Options(before, Processes())).run
-    for name in sorted({*before.settings(), "out"} - {"epochs"}):
+    may_change = names_that_may_change()
+    for name in sorted({*names_of("result"), "out"} - {*may_change}):
         if getattr(config, name) != getattr(before, name):
             raise ValueError(
                 f"{flag(name)} is {getattr(config, name)}, but {getattr(before, name)} in the run in "
-                f"{given.resume}: beside --resume, there may be --epochs, "
-                f"{', '.join(map(flag, sorted(NOT_OF_THE_RESULT - {'out', 'resume'})))}"
+                f"{given.resume}: beside --resume, there may be "
+                f"{', '.join(map(flag, sorted(may_change)))}"
             )
     if config.epochs < before.epochs:
         raise ValueError(

@@ -11,6 +11,7 @@ import pytest
 
 from experiments import demo
 from experiments.common.files import only_one_process
+from gossip_jax.protocols import SPECS
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--width", "8", "--epochs", "1"]
@@ -199,7 +200,7 @@ def test_the_demo_compares_all_protocols(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(sys, "argv", ["demo", "--epochs", "1", "--out", str(tmp_path / "demo")])
     demo.main()
     shown = capsys.readouterr().out
-    for protocol in demo.RUNS:
+    for protocol in SPECS:
         assert (tmp_path / "demo" / protocol / "result.json").exists()
         assert shown.count(protocol) >= 2  # in the progress and in the table
     assert (tmp_path / "demo" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
@@ -212,7 +213,7 @@ def test_the_demo_shows_what_the_thesis_claims(monkeypatch, tmp_path):
     demo.main()
     result = {
         protocol: json.loads((tmp_path / "demo" / protocol / "result.json").read_text())
-        for protocol in demo.RUNS
+        for protocol in SPECS
     }
     accuracy = {protocol: sum(r["worker_accuracy"]) / 4 for protocol, r in result.items()}
     # The demo's own figures are 0.972 (All-reduce), 0.972 and 0.971 (gossip), 0.913 (alone); of 4 x 360

@@ -17,8 +17,9 @@ from experiments.tasks.models import MLP
 from experiments.tasks.task import classification
 from experiments.training import run
 from experiments.training.config import Config, ProtocolName
-from experiments.training.protocols import PROTOCOLS, make_optimizer
+from experiments.training.protocols import make_optimizer
 from gossip_jax import traffic
+from gossip_jax.protocols import SPECS
 
 SMALL = Config(width=16, epochs=2, backend="vmap")
 
@@ -44,7 +45,7 @@ def test_the_command_line_offers_every_protocol_of_the_library():
         for name in gj.__all__
         if getattr(getattr(gj, name), "__module__", "").startswith(factories)
     }
-    assert set(PROTOCOLS) == set(get_args(ProtocolName)) == exported - {"ElasticAveragingState"}
+    assert set(SPECS) == set(get_args(ProtocolName)) == exported - {"ElasticAveragingState"}
 
 
 def test_the_mlp_has_the_thesis_s_parameters_and_initial_distributions():
@@ -202,7 +203,7 @@ def test_the_learning_rate_is_halved_after_the_epochs_that_say_so():
         SMALL, protocol="no_communication", learning_rate=1.0, momentum=0.0, halve_after=(1, 3)
     )
     with jax.numpy_dtype_promotion("standard"):  # which optax's schedule needs
-        optimizer = make_optimizer(config, 0.5, updates_per_epoch=2)
+        optimizer = make_optimizer(config, {"alpha": jnp.float32(0.5)}, updates_per_epoch=2)
         params = jnp.zeros(())
         state, steps = optimizer.init(params), []
         for _ in range(4 * 2):

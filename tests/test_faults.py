@@ -240,13 +240,13 @@ def test_nothing_of_this_is_in_the_program_of_a_healthy_run(digits):
 
     task = program.classification(make_model("mlp", 10, CONFIG.width), digits)
 
-    def epoch(state: Any, shard: Any, rounds: Any, key: Any, alpha: Any) -> Any:
-        optimizer = make_optimizer(CONFIG, alpha, setup.updates_per_epoch)
+    def epoch(state: Any, shard: Any, rounds: Any, key: Any, traced: Any) -> Any:
+        optimizer = make_optimizer(CONFIG, traced, setup.updates_per_epoch)
         return training.train_epoch(task.loss, optimizer, 32)(state, shard, rounds, key)
 
     placed: Any = setup.program.placement.map(epoch, (0, 0, None, None, None), donate_argnums=(0,))
     rounds = training.draw_rounds(setup.draw, setup.key, 1, setup.updates_per_epoch)
-    arguments = run.start(setup).state, setup.shards, rounds, setup.key, jnp.float32(0.5)
+    arguments = run.start(setup).state, setup.shards, rounds, setup.key, setup.traced
     options = program._options(setup.program.placement)
     assert plain == opcodes(placed.lower(*arguments).compile(compiler_options=options))
     assert watched["is-finite"] > plain["is-finite"]

@@ -16,11 +16,12 @@ import pytest
 from mutations import mutated, mutated_bytes
 
 from experiments import train
+from experiments.common.cli import flag
 from experiments.runs import records
 from experiments.tables import rows
 from experiments.tasks import data
 from experiments.training import run
-from experiments.training.config import Config, flag
+from experiments.training.config import Config
 from experiments.training.program import Programs
 
 RUN = ["--width", "8", "--epochs", "2", "--backend", "vmap"]

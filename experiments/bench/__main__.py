@@ -14,10 +14,9 @@ import gossip_jax as gj
 from experiments.bench import compiling, exchanges, limits, steps, tables
 from experiments.bench.limits import Rates
 from experiments.common import strict_json
-from experiments.common.cli import make_console, make_cpu_devices, new_path, reported
+from experiments.common.cli import flag, make_console, make_cpu_devices, new_path, reported
 from experiments.common.files import write_whole
 from experiments.runs.provenance import surroundings
-from experiments.training.config import flag
 from gossip_jax import checks, traffic
 
 Section = Literal["steps", "compile", "exchanges"]

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import gossip_jax as gj
@@ -16,19 +15,13 @@ from experiments.bench.timing import in_turn, ratio
 from experiments.tasks.data import Dataset, Examples
 from experiments.training import run
 from experiments.training.config import Config
-from experiments.training.protocols import PROTOCOLS
+from experiments.training.protocols import as_often
 from gossip_jax import keys, traffic, training
+from gossip_jax.protocols import SPECS
 
 IMAGE, NUM_INPUTS, CLASSES = (28, 28, 1), 28 * 28, 10  # MNIST's
 BATCH = 32  # of one worker, as the thesis has it for four
 PROBABILITIES = (1.0, 1 / 8, 1 / 32, 0.0)
-SETTINGS: dict[str, dict[str, Any]] = {
-    "no_communication": {},
-    "all_reduce": {},
-    "elastic_averaging": {"period": 32},
-    "elastic_gossip": {},
-    "gossiping_sgd": {},
-}
 _DRAWN = 64  # runs of rounds, of which the most usual one is taken
 
 
@@ -88,10 +81,10 @@ def measure(
     dataset = synthetic(num_workers * updates * BATCH)
     programs = {"floor": floor_program(dataset, num_workers, backend, width)}
     cases: dict[tuple[str, float | None], Callable[[], Any]] = {("floor", None): programs["floor"]}
-    for protocol in SETTINGS:
+    for protocol in SPECS:
         config = configured(protocol, num_workers, backend, width)
         programs[protocol] = program = protocol_program(config, dataset)
-        for p in PROBABILITIES if PROTOCOLS[protocol].is_pairwise else (None,):
+        for p in PROBABILITIES if SPECS[protocol].draws_rounds else (None,):
             rounds = usual_rounds(gj.uniform_peers(num_workers, p or 0.0), updates)
             cases[protocol, p] = lambda program=program, rounds=rounds: program(rounds)
     seconds = in_turn(cases, repeats)
@@ -115,16 +108,15 @@ def measure(
     ]
 
 
-def configured(protocol: Any, num_workers: int, backend: Any, width: int) -> Config:
+def configured(protocol: str, num_workers: int, backend: Any, width: int) -> Config:
     """The thesis's settings for MNIST, but that every worker takes 32 examples for any W."""
     return Config(
-        protocol=protocol,
         workers=num_workers,
         backend=backend,
         width=width,
         batch_size=num_workers * BATCH,
         validation_examples=1,
-        **SETTINGS[protocol],
+        **as_often(protocol, 1 / 32),
     ).checked()
 
 
@@ -150,7 +142,7 @@ def protocol_program(config: Config, dataset: Dataset) -> Program:
     setup = run.set_up(config, dataset)
     state = run.start(setup).state
     rounds = training.draw_rounds(setup.draw, setup.key, 1, setup.updates_per_epoch)
-    rest = (setup.key, jnp.float32(config.alpha), None)
+    rest = (setup.key, setup.traced, None)
     before = time.perf_counter()
     compiled = setup.program.compile_epoch(state, setup.shards, rounds, *rest)
     seconds = time.perf_counter() - before

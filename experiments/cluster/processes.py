@@ -18,9 +18,9 @@ from jax.experimental import multihost_utils
 from experiments.cluster import rendezvous
 from experiments.cluster.lifeline import Lifeline
 from experiments.cluster.rendezvous import Address
+from experiments.common.cli import flag
 from experiments.common.files import brief
 from experiments.common.interrupts import Stopped
-from experiments.training.config import flag
 from gossip_jax import checks
 
 _AUTO = "auto"

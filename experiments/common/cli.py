@@ -23,6 +23,11 @@ def make_console(quiet: bool = False) -> Console:
     return Console(markup=False, highlight=False, quiet=quiet)
 
 
+def flag(name: str) -> str:
+    """A setting as the command line has it."""
+    return "--" + name.replace("_", "-")
+
+
 def new_path(name: str) -> Path:
     """Where results go that the user gave no place."""
     return Path("runs", f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")

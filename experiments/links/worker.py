@@ -29,7 +29,6 @@ from experiments.tasks.data import Examples
 from experiments.training import run
 from experiments.training.config import Config
 from experiments.training.program import Programs
-from experiments.training.protocols import PROTOCOLS
 from experiments.training.run import Progress, Setup
 from gossip_jax import training
 
@@ -144,7 +143,7 @@ def _part(job: Job, config: Config, setup: Setup) -> int:
     state = jax.eval_shape(setup.program.init, setup.key)
     replica = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.params)
     rounds = training.draw_rounds(setup.draw, setup.key, 1, 1_000)
-    sent = PROTOCOLS[config.protocol].traffic(config, rounds, replica).bytes_sent.mean() / 1_000
+    sent = run.sent(config, rounds, replica).bytes_sent.mean() / 1_000
     update = _UPDATE + 8 * sent / bits_per_second(job.rate)
     longest = _LONGEST_UNLIMITED if job.rate == UNLIMITED else _LONGEST_PART
     most = min(longest, setup.updates_per_epoch)

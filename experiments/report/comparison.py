@@ -8,7 +8,6 @@ from experiments.report.grids import Grid, fraction, percent, points
 from experiments.report.summary import Length, Results, RowRuns
 from experiments.tables.rows import Table
 from experiments.training.config import Config
-from experiments.training.protocols import PROTOCOLS
 
 _OTHER_LENGTH = "†"
 
@@ -97,12 +96,12 @@ def _varies(table: Table, name: str) -> bool:
 
 def _setting(config: Config, name: str) -> str:
     """Empty where the protocol has no use for it."""
-    protocol, value = PROTOCOLS[config.protocol], getattr(config, name)
+    spec, value = config.spec, getattr(config, name)
     is_used = {
         "workers": True,
-        "p": protocol.is_pairwise,
-        "period": protocol.is_pairwise or config.period > 1,
-        "alpha": protocol.has_moving_rate,
+        "p": spec.draws_rounds,
+        "period": spec.draws_rounds or config.period > 1,
+        "alpha": "alpha" in spec.traced,
     }[name]
     if not is_used:
         return ""

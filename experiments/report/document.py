@@ -17,7 +17,6 @@ from experiments.report.grids import Grid
 from experiments.report.summary import SEED_NOISE, Results
 from experiments.tables import rows
 from experiments.tables.rows import Table
-from experiments.training.protocols import PROTOCOLS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +88,7 @@ def _caution(results: Results) -> str:
         for table in results.tables
         for row in table.rows
         for runs in results.runs(table, row)
-        if runs.is_full and PROTOCOLS[row.config.protocol].is_pairwise
+        if runs.is_full and row.config.spec.draws_rounds
         for record in runs.records
     ]
     if not full:

@@ -12,16 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 from experiments.report.grids import fraction
 from experiments.report.summary import RowRuns
 from experiments.training.config import Config
-from experiments.training.protocols import PROTOCOLS
-
-METHODS = {
-    "no_communication": ("no communication", "crimson", ":"),
-    "all_reduce": ("All-reduce SGD", "black", "-"),
-    "elastic_gossip": ("Elastic Gossip", "tab:blue", "-"),
-    "gossiping_sgd": ("Gossiping SGD", "tab:orange", "--"),
-    "elastic_averaging": ("EASGD", "tab:green", "-."),
-}
-"""By protocol: name, color, line."""
+from gossip_jax.protocols import SPECS
 
 _MARKERS = "os^Dv"
 
@@ -56,7 +47,7 @@ def accuracy_over_updates(rows: list[RowRuns]) -> Figure | None:
 
 
 def distance_over_updates(rows: list[RowRuns]) -> Figure | None:
-    """The consensus distance. All-reduce's replicas are equal, and left out."""
+    """The consensus distance. Replicas that stay equal, as All-reduce's do, are left out."""
 
     def draw(axes: Axes, runs: RowRuns, style: dict[str, Any]) -> None:
         updates, distance = _series(runs, "consensus_distance")
@@ -67,16 +58,14 @@ def distance_over_updates(rows: list[RowRuns]) -> Figure | None:
         axes.yaxis.set_minor_locator(NullLocator())
 
     apart = [
-        runs
-        for runs in rows
-        if runs.row.config.workers > 1 and runs.row.config.protocol != "all_reduce"
+        runs for runs in rows if runs.row.config.workers > 1 and runs.row.config.spec.place != "before"
     ]
     return _over_updates(apart, draw, "consensus distance (log scale)") if apart else None
 
 
 def accuracy_against_p(rows: list[RowRuns]) -> Figure | None:
     """Rank-0 test accuracy against the communication probability."""
-    pairwise = [runs for runs in rows if PROTOCOLS[runs.row.config.protocol].is_pairwise]
+    pairwise = [runs for runs in rows if runs.row.config.spec.draws_rounds]
     others = [runs for runs in rows if runs not in pairwise]
     ticks = sorted({_frequency(runs.row.config) for runs in pairwise})
     if len(_values(pairwise, "alpha")) > 1 or len(ticks) < 2:
@@ -84,17 +73,18 @@ def accuracy_against_p(rows: list[RowRuns]) -> Figure | None:
 
     def line(config: Config) -> str:
         fixed = ", fixed period τ" if config.period > 1 else ""
-        return f"{METHODS[config.protocol][0]}, W = {config.workers}{fixed}"
+        return f"{config.spec.label}, W = {config.workers}{fixed}"
 
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
     _lines(axes, pairwise, line, _frequency)
     for runs in others:
-        _, color, style = METHODS[runs.row.config.protocol]
-        style = {1: "-.", 4: style}.get(runs.row.config.workers, (0, (1, 4)))  # sparser for a larger W
+        spec = runs.row.config.spec
+        by_workers = {1: "-.", 4: spec.line}
+        style = by_workers.get(runs.row.config.workers, (0, (1, 4)))  # sparser for a larger W
         level = 100 * runs.figures("rank0_accuracy").mean()
         label = f"{runs.row.label} ({level:.2f})"
-        axes.axhline(level, color=color, linestyle=style, linewidth=1, label=label)
+        axes.axhline(level, color=spec.color, linestyle=style, linewidth=1, label=label)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda p, _: fraction(p)))
@@ -106,12 +96,12 @@ def accuracy_against_p(rows: list[RowRuns]) -> Figure | None:
 
 def accuracy_against_alpha(rows: list[RowRuns]) -> Figure | None:
     """Rank-0 test accuracy against the moving rate."""
-    rows = [runs for runs in rows if PROTOCOLS[runs.row.config.protocol].has_moving_rate]
+    rows = [runs for runs in rows if "alpha" in runs.row.config.spec.traced]
     if len(_values(rows, "alpha")) < 2:
         return None
 
     def line(config: Config) -> str:
-        return f"{METHODS[config.protocol][0]}, W = {config.workers}, p = {fraction(config.p)}"
+        return f"{config.spec.label}, W = {config.workers}, p = {fraction(config.p)}"
 
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
@@ -131,22 +121,22 @@ def accuracy_against_bytes(rows: list[RowRuns]) -> Figure | None:
     for (protocol, num_workers), group in _grouped(
         talking, lambda config: (config.protocol, config.workers)
     ).items():
-        name, color, style = METHODS[protocol]
+        spec = SPECS[protocol]
         group = sorted(group, key=lambda runs: runs.figures("bytes_sent_per_worker").mean())
         axes.plot(
             [runs.figures("bytes_sent_per_worker").mean() / 1e6 for runs in group],
             [100 * runs.figures("rank0_accuracy").mean() for runs in group],
-            color=color,
-            linestyle=style,
+            color=spec.color,
+            linestyle=spec.line,
             linewidth=0.8,
             marker=_MARKERS[workers.index(num_workers) % len(_MARKERS)],
-            label=f"{name}, W = {num_workers}",
+            label=f"{spec.label}, W = {num_workers}",
         )
     for runs in rows:
         if runs not in talking and runs.row.config.workers > 1:
             level = 100 * runs.figures("rank0_accuracy").mean()
-            label = f"{runs.row.label} ({level:.2f}), sends nothing"
-            axes.axhline(level, color="crimson", linestyle=":", linewidth=1, label=label)
+            label, spec = f"{runs.row.label} ({level:.2f}), sends nothing", runs.row.config.spec
+            axes.axhline(level, color=spec.color, linestyle=spec.line, linewidth=1, label=label)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -196,7 +186,7 @@ def _over_updates(
     panels = _grouped(rows, lambda config: max(config.workers, several))
     vary_alpha = len(_values(rows, "alpha")) > 1
     colored = (lambda config: config.alpha or 0.0) if vary_alpha else _frequency
-    pairwise = [runs for runs in rows if PROTOCOLS[runs.row.config.protocol].is_pairwise]
+    pairwise = [runs for runs in rows if runs.row.config.spec.draws_rounds]
     values = sorted({colored(runs.row.config) for runs in pairwise})
     colors = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, max(len(values), 1)))
     figure = Figure(figsize=(6.2 * len(panels) + 1, 6), layout="constrained")
@@ -204,7 +194,7 @@ def _over_updates(
     for axes, (num_workers, panel) in zip(all_axes, sorted(panels.items()), strict=True):
         for runs in panel:
             config = runs.row.config
-            _, color, line = METHODS[config.protocol]
+            color, line = config.spec.color, config.spec.line
             if config.workers == 1:
                 color, line = "0.4", "-."
             if runs in pairwise:
@@ -230,7 +220,7 @@ def _line_of_pairwise(config: Config, rows: list[RowRuns]) -> str:
         return ":"
     if len(_values(rows, "alpha")) > 1:
         return "-" if config.p == max(_values(rows, "p")) else "--"
-    return METHODS[config.protocol][2]
+    return config.spec.line
 
 
 def _lines(

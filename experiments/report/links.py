@@ -10,9 +10,8 @@ from matplotlib.ticker import FuncFormatter
 
 from experiments.links.namespaces import UNLIMITED, bits_per_second
 from experiments.links.records import LinkRecord
-from experiments.report.figures import METHODS
 from experiments.report.grids import Grid, fraction
-from experiments.training.protocols import PROTOCOLS
+from gossip_jax.protocols import SPECS
 
 _EXTRAPOLATED = "≈"
 
@@ -113,10 +112,10 @@ def time_to_accuracy(records: Sequence[LinkRecord]) -> Figure:
             for record in records
             if label(record) == name and (seconds := seconds_to_accuracy(records, record)) is not None
         ]
-        _, color, line = METHODS[name.split()[0]]
-        color = shades[gossip.index(name)] if name in gossip else color
+        spec = SPECS[name.split()[0]]
+        color = shades[gossip.index(name)] if name in gossip else spec.color
         where, times, is_measured = zip(*sorted(points), strict=True) if points else ((), (), ())
-        axes.plot(where, times, color=color, linestyle=line, label=name)
+        axes.plot(where, times, color=color, linestyle=spec.line, label=name)
         for x, y, filled in zip(where, times, is_measured, strict=True):
             axes.plot(x, y, "o", color=color, markerfacecolor=color if filled else "white")
     axes.set_xticks(range(len(rates)), [f"{rate}/s" if rate != UNLIMITED else rate for rate in rates])
@@ -139,7 +138,7 @@ def seconds_to_accuracy(records: Sequence[LinkRecord], record: LinkRecord) -> tu
 def label(record: LinkRecord) -> str:
     """The protocol, and p where it has one."""
     protocol = record.settings["protocol"]
-    if not PROTOCOLS[protocol].is_pairwise:
+    if not SPECS[protocol].draws_rounds:
         return protocol
     return f"{protocol} p = {fraction(record.settings['p'])}"
 
@@ -151,7 +150,7 @@ def _groups(records: Sequence[LinkRecord]) -> list[list[LinkRecord]]:
         free = ("rate", "protocol", "p", "alpha")
         key = {name: value for name, value in record.settings.items() if name not in free}
         groups.setdefault(str(sorted(key.items())), []).append(record)
-    order = list(PROTOCOLS)
+    order = list(SPECS)
     return [
         sorted(
             group,

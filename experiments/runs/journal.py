@@ -15,7 +15,7 @@ from experiments.runs import records
 from experiments.runs.checkpoints import Checkpoints, DamagedCheckpointError
 from experiments.runs.provenance import surroundings
 from experiments.training import run
-from experiments.training.config import completed
+from experiments.training.config import completed, names_that_may_change
 from experiments.training.run import EpochMetrics, Progress, Setup
 from gossip_jax.traffic import Traffic
 
@@ -115,8 +115,9 @@ class Journal:
         notes = self.checkpoints.notes(epoch)
         try:
             expected = self.setup.config.settings()
-            # It may have been meant to be shorter, or longer.
-            found = completed(notes["settings"]) | {"epochs": expected["epochs"]}
+            # It may have been meant to be of another length, or to do something else with the sick.
+            free = {name: expected[name] for name in names_that_may_change() if name in expected}
+            found = completed(notes["settings"]) | free
             records.require_equal(path, found, expected)
             notes = {"faults": [], "isolated": {}} | notes
             sent = Traffic(notes["exchanges"], np.array(notes["bytes_sent"], np.float64))

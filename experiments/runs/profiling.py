@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import gossip_jax as gj
@@ -33,7 +32,7 @@ def profile(setup: Setup, directory: Path) -> None:
     talks = (np.asarray(rounds.peer) >= 0).any(axis=1)
     chosen = [np.flatnonzero(talks == kind)[:_OF_EACH_KIND] for kind in (False, True)]
     state = run.start(setup).state
-    rest = (setup.key, jnp.float32(setup.config.alpha), None)
+    rest = (setup.key, setup.traced, None)
     one_round = jax.tree.map(lambda leaf: leaf[:1], rounds)
     update = setup.program.compile_epoch(state, setup.shards, one_round, *rest)
     state, *_ = jax.block_until_ready(update(state, setup.shards, one_round, *rest))  # warms up

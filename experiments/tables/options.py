@@ -4,11 +4,10 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from experiments.common.cli import make_cpu_devices
+from experiments.common.cli import flag, make_cpu_devices
 from experiments.tables import sweep
 from experiments.tables.rows import Row, Table
 from experiments.tables.sweep import Job
-from experiments.training.config import flag
 from gossip_jax import checks
 from gossip_jax.workers import Backend
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from experiments.training.config import KINDS, Config, typed
-from experiments.training.protocols import PROTOCOLS
 from gossip_jax import checks
 
 DIRECTORY = Path(__file__).parent
@@ -53,13 +52,12 @@ class Row:
 
     def name(self, config: Config) -> str:
         """What tells runs of a table's group apart, and is equal where only the seed differs."""
-        protocol = PROTOCOLS[config.protocol]
         parts = [config.protocol, f"W{config.workers}"]
-        if protocol.is_pairwise:
+        if config.spec.draws_rounds:
             parts += [f"p{config.p!r}"]
         if config.period != 1:
             parts += [f"tau{config.period}"]
-        if protocol.has_moving_rate:
+        if "alpha" in config.spec.traced:
             parts += [f"alpha{config.alpha!r}"]
         parts += [f"{field}{getattr(config, field)}" for field in self.also_set]
         if config.train_examples is not None:

@@ -1,6 +1,5 @@
-"""What runs share that differ only in p, α, τ, the seed or their length: compiled once for all."""
+"""What runs share that differ only in what is not compiled in: p, the seed, their length."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -16,18 +15,12 @@ from experiments.tasks.data import Dataset, Examples
 from experiments.tasks.models import make_model
 from experiments.tasks.task import classification
 from experiments.training.config import Config
-from experiments.training.protocols import PROTOCOLS, make_optimizer
+from experiments.training.protocols import make_optimizer
 from gossip_jax import health, training
 from gossip_jax.absence import sitting_out
 from gossip_jax.health import Watched
 from gossip_jax.rounds import silence
 from gossip_jax.training import WorkerState
-
-# The settings that reach a compiled program as values, and what stands for them in its name.
-_FREE = {"p": 0.0, "seed": 0, "epochs": 1, "validate_every": 1, "drop_rate": 0.0}
-_FREE |= {"out": None, "data_dir": None, "resume": None, "checkpoint_every": 1, "on_nan": "stop"}
-_FREE |= {"profile": None}
-_FREE_OF_PAIRWISE = {"alpha": None, "peers": "uniform", "period": 1}
 
 
 class Programs:
@@ -40,10 +33,9 @@ class Programs:
 
     def __call__(self, config: Config, updates_per_epoch: int) -> "Program":
         """The program that runs with these settings."""
-        free = _FREE | (_FREE_OF_PAIRWISE if PROTOCOLS[config.protocol].is_pairwise else {})
-        key = dataclasses.replace(config, **free), updates_per_epoch
+        key = config.compiled(), updates_per_epoch
         if key not in self._made:
-            self._made[key] = Program(config, self._dataset, updates_per_epoch)
+            self._made[key] = Program(*key, self._dataset)
         return self._made[key]
 
 
@@ -58,13 +50,19 @@ class Program:
     score_one: Callable[[Any, Any, Examples], Array]
     """The same for one replica."""
 
-    def __init__(self, config: Config, dataset: Dataset, updates_per_epoch: int):
+    def __init__(self, compiled: Config, updates_per_epoch: int, dataset: Dataset):
         """Compiles nothing yet.
+
+        Args:
+          compiled: of `Config.compiled`.
+          updates_per_epoch: as often as the learning rate's schedule counts an epoch.
+          dataset: what to learn.
 
         Raises:
           ValueError: the settings do not fit the devices.
         """
-        self._config, self._updates_per_epoch = config, updates_per_epoch
+        config = self._config = compiled
+        self._updates_per_epoch = updates_per_epoch
         self._task = classification(
             make_model(config.model, dataset.num_classes, config.width), dataset, config.augment
         )
@@ -84,7 +82,7 @@ class Program:
         return self._compiled[_kind(*inputs)](*inputs)
 
     def compile_epoch(
-        self, states: Any, shards: Any, rounds: Any, keys: Any, alpha: Array, absent: Any
+        self, states: Any, shards: Any, rounds: Any, keys: Any, traced: Any, absent: Any
     ) -> Any:
         """Compiles an epoch for arguments like these, where that has not been done.
 
@@ -93,14 +91,15 @@ class Program:
           shards: the training examples, likewise.
           rounds: of the epoch, stacked [T, ...]; of several seeds [S, T, ...].
           keys: the key of the run; of several seeds [S] of them.
-          alpha: the moving rate, float32 scalar, the same for all seeds.
+          traced: the protocol's options that are values of the program: float32 scalars by name, the
+            same for all seeds.
           absent: who sits out which update, bool [T, W]; of several seeds [S, T, W]. None for nobody:
             nothing of it is then in the program.
 
         Returns:
           The compiled program, as `jax.stages.Compiled`.
         """
-        inputs = states, shards, rounds, keys, alpha, absent
+        inputs = states, shards, rounds, keys, traced, absent
         kind = _kind(*inputs)
         if kind in self._compiled:
             return self._compiled[kind]
@@ -120,15 +119,14 @@ class Program:
         batch_size = self._config.batch_size // self._config.workers
 
         def epoch(
-            state: WorkerState, shard: Any, rounds: gj.Round, key: Array, alpha: Array, absent: Any
+            state: WorkerState, shard: Any, rounds: gj.Round, key: Array, traced: Any, absent: Any
         ) -> Any:
-            if not PROTOCOLS[self._config.protocol].is_pairwise:
+            if not self._config.spec.draws_rounds:
                 rounds = silence(self._config.workers, rounds.step)  # all are: now known to be
-            # α is a value of the program, not a part of it, so that one program serves every α.
             train: Any = functools.partial(
                 training.train_epoch,
                 self._task.loss,
-                self._optimizer(alpha),
+                self._optimizer(traced),
                 batch_size,
                 lockstep=lockstep,
             )
@@ -145,10 +143,11 @@ class Program:
 
     def _init_worker(self, key: Array) -> WorkerState:
         params, model_state = self._task.init(key)
-        return training.init_worker(params, model_state, self._optimizer(jnp.float32(1)))
+        ones = dict.fromkeys(self._config.spec.traced, jnp.float32(1))
+        return training.init_worker(params, model_state, self._optimizer(ones))
 
-    def _optimizer(self, alpha: Array) -> optax.GradientTransformationExtraArgs:
-        return make_optimizer(self._config, alpha, self._updates_per_epoch)
+    def _optimizer(self, traced: Any) -> optax.GradientTransformationExtraArgs:
+        return make_optimizer(self._config, traced, self._updates_per_epoch)
 
 
 def _options(placement: gj.Placement) -> dict[str, Any]:
@@ -157,6 +156,6 @@ def _options(placement: gj.Placement) -> dict[str, Any]:
     return {"xla_cpu_copy_insertion_use_region_analysis": True} if is_cpu else {}
 
 
-def _kind(states: Any, shards: Any, rounds: Any, keys: Array, alpha: Any, absent: Any) -> Any:
+def _kind(states: Any, shards: Any, rounds: Any, keys: Array, traced: Any, absent: Any) -> Any:
     """What tells programs apart: the numbers of seeds and of updates, and whether workers sit out."""
     return keys.shape, rounds.step.shape, absent is not None

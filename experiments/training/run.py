@@ -14,7 +14,7 @@ from experiments.tasks import data
 from experiments.tasks.data import Dataset, Examples
 from experiments.training.config import Config
 from experiments.training.program import Program, Programs
-from experiments.training.protocols import PROTOCOLS, make_draw
+from experiments.training.protocols import make_draw
 from gossip_jax import keys, metrics, traffic, training
 from gossip_jax.absence import draw_absences, without
 from gossip_jax.keys import Purpose
@@ -32,6 +32,12 @@ class Setup(NamedTuple):
     validation: Examples
     test: Examples
     updates_per_epoch: int
+
+    @property
+    def traced(self) -> dict[str, Array]:
+        """The protocol's options that are values of the program."""
+        values = self.config.options(self.config.spec.traced)
+        return {name: jnp.float32(value) for name, value in values.items()}
 
 
 class Progress(NamedTuple):
@@ -114,6 +120,11 @@ def set_up(config: Config, dataset: Dataset, programs: Programs | None = None) -
     )
 
 
+def sent(config: Config, rounds: gj.Round, params: Any) -> traffic.Traffic:
+    """What the run's protocol sends over stacked rounds, of one worker's parameters."""
+    return config.spec.traffic(rounds, params, **config.options(config.spec.compiled))
+
+
 def start(setup: Setup) -> Progress:
     """A run before its first update: every worker holds the same replica."""
     placement = setup.program.placement
@@ -166,13 +177,13 @@ class _Shared(NamedTuple):
 
     shards: Any
     key: Array
-    alpha: Array
+    traced: dict[str, Array]
 
 
 def _share(setups: Sequence[Setup]) -> _Shared:
-    placement, alpha = setups[0].program.placement, jnp.float32(setups[0].config.alpha)
+    placement, traced = setups[0].program.placement, setups[0].traced
     shards = placement.scatter(_stack([setup.shards for setup in setups], axis=1))
-    return _Shared(shards, *placement.share((_stack([setup.key for setup in setups]), alpha)))
+    return _Shared(shards, *placement.share((_stack([setup.key for setup in setups]), traced)))
 
 
 def _train_epoch(
@@ -180,7 +191,6 @@ def _train_epoch(
 ) -> tuple[list[Progress], list[Array], Any]:
     """One more epoch: the runs after it, the mean losses of each [W], and who turned sick when."""
     config, program = setups[0].config, setups[0].program
-    rounds_traffic = PROTOCOLS[config.protocol].traffic
     params = jax.eval_shape(metrics.mean_replica, runs[0].state.params)  # the shapes of a replica
     states = program.placement.scatter(_stack([progress.state for progress in runs], axis=1))
     drawn = [_rounds(setup, runs[0].epoch) for setup in setups]
@@ -190,7 +200,7 @@ def _train_epoch(
         drawn = [without(*of_run) for of_run in zip(drawn, absences, strict=True)]
         absent, share_present = _stack(absences), [1 - of_run.mean() for of_run in absences]
     rounds, absent = program.placement.share((_stack(drawn), absent))
-    inputs = jax.block_until_ready((states, shared.shards, rounds, shared.key, shared.alpha, absent))
+    inputs = jax.block_until_ready((states, shared.shards, rounds, shared.key, shared.traced, absent))
     program.compile_epoch(*inputs)  # ahead, so that no epoch's time holds it
     before = time.perf_counter()
     states, losses, sick_from = jax.block_until_ready(program.epoch(*inputs))
@@ -199,7 +209,7 @@ def _train_epoch(
         progress._replace(
             state=state,
             epoch=progress.epoch + 1,
-            traffic=progress.traffic + rounds_traffic(config, rounds, params),
+            traffic=progress.traffic + sent(config, rounds, params),
             seconds=progress.seconds + seconds,
         )
         for progress, state, rounds in zip(runs, _unstack(states, len(setups)), drawn, strict=True)
@@ -226,7 +236,7 @@ def result(setup: Setup, progress: Progress) -> Result:
     )
     right = setup.program.score_one(params, model_state, test)
     updates = progress.epoch * setup.updates_per_epoch
-    sent = float(progress.traffic.bytes_sent.mean())
+    bytes_sent = float(progress.traffic.bytes_sent.mean())
     all_reduce = traffic.expected_collective(setup.config.workers, params, updates)
     return Result(
         rank0_accuracy=float(worker_accuracy[0]),
@@ -234,8 +244,8 @@ def result(setup: Setup, progress: Progress) -> Result:
         worker_accuracy=worker_accuracy.tolist(),
         consensus_distance=float(metrics.consensus_distance(taking_part.params)),
         exchanges=int(progress.traffic.exchanges),
-        bytes_sent_per_worker=sent,
-        share_of_all_reduce_bytes=sent / max(float(all_reduce.bytes_sent.mean()), 1.0),
+        bytes_sent_per_worker=bytes_sent,
+        share_of_all_reduce_bytes=bytes_sent / max(float(all_reduce.bytes_sent.mean()), 1.0),
         updates=updates,
         updates_per_second=updates / progress.seconds,
     )
