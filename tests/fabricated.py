@@ -5,7 +5,7 @@ from pathlib import Path
 from experiments.runs import records
 from experiments.runs.records import Record
 from experiments.tables.rows import Row, Table
-from experiments.training.run import EpochMetrics, Result
+from experiments.training.results import EpochMetrics, Result
 
 PROVENANCE = {
     "from_epoch": 0,

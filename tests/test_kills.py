@@ -27,7 +27,7 @@ def outcome(path: Path) -> tuple[Any, ...]:
     progress = Journal(setup, directory.checkpoints).restore(EPOCHS)
     state = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(progress.state)]
     metrics = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    result = json.loads((path / "result.json").read_text()) | {"updates_per_second": 0}
+    result = json.loads((path / "result.json").read_text())["result"] | {"updates_per_second": 0}
     return state, [line | {"seconds": 0} for line in metrics], result
 
 

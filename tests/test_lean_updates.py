@@ -13,7 +13,7 @@ import gossip_jax as gj
 from experiments.bench import steps
 from experiments.runs.profiling import profile
 from experiments.tasks import data
-from experiments.training import run
+from experiments.training import loop, run
 from experiments.training.config import Config
 from gossip_jax.protocols import SPECS
 
@@ -63,7 +63,7 @@ def test_the_checker_sees_a_copy(dataset):
 def test_memory_does_not_grow_over_a_run():
     setup = run.set_up(Config(width=16, epochs=6, p=0.5), data.load("digits"))
     sizes = []
-    for progress, _ in run.train(setup, run.start(setup)):
+    for progress, _ in loop.epochs_of_one(setup, run.start(setup)):
         jax.block_until_ready(progress.state)
         sizes.append(sum(array.nbytes for array in jax.live_arrays()))
     assert len(set(sizes[1:])) == 1, "live arrays are the same after every epoch"

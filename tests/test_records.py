@@ -13,7 +13,7 @@ import pytest
 from experiments.runs import records
 from experiments.runs.records import Record
 from experiments.training.config import Config
-from experiments.training.run import EpochMetrics, Result
+from experiments.training.results import EpochMetrics, Result
 
 NAN = float("nan")
 

@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,13 @@ from experiments.links.records import LinkRecord
 from experiments.runs.provenance import surroundings
 from experiments.tasks import data
 from experiments.tasks.data import Examples
-from experiments.training import run
+from experiments.training import loop, run
 from experiments.training.config import Config
+from experiments.training.loop import Epoch
 from experiments.training.program import Programs
-from experiments.training.run import Progress, Setup
+from experiments.training.run import Setup
 from gossip_jax import training
+from gossip_jax.traffic import Traffic
 
 _VALIDATION = 1_000  # examples: a validation is frequent, and its time is not measured
 _LONGEST_PART = 100  # updates: workers that do not talk need not wait for others within a part
@@ -75,55 +77,62 @@ def main() -> None:
 
 def measure(job: Job, config: Config, setup: Setup) -> LinkRecord:
     """Trains until the time is over or, at an unlimited rate, the accuracy is reached."""
-    part = _part(job, config, setup)
     few = Examples(*(leaf[:_VALIDATION] for leaf in setup.validation))
-    setup = setup._replace(updates_per_epoch=part, validation=few)
-    limit = job.longest if job.rate == UNLIMITED else job.seconds
-    began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    measured, samples, reached, total = [], [], None, 0.0
-    first = progress = None
-    for progress, seconds, sent, framed in _parts(setup):
-        total += seconds
-        if first is None:
-            first = progress
-        else:
-            measured.append((seconds, sent, framed))
-        accuracy = float(run.accuracy(setup, progress.state, setup.validation).mean())
-        samples.append([progress.epoch * part, total, accuracy])
-        if reached is None and accuracy >= job.accuracy:
-            reached = samples[-1][:2]
-        # Over a limited link always as long, whatever is reached: what is measured there is the speed.
-        if measured and (total >= limit or (reached and job.rate == UNLIMITED)):
-            break
-    assert first is not None
-    assert progress is not None
-    seconds, sent, framed = (np.array(values) for values in zip(*measured, strict=True))
-    return LinkRecord(
-        settings=link_records.settings(config, job.rate, job.accuracy),
-        updates=len(measured) * part,
-        seconds=float(seconds.sum()),
-        exchanges=int(progress.traffic.exchanges - first.traffic.exchanges),
-        bytes_counted=(progress.traffic.bytes_sent - first.traffic.bytes_sent).tolist(),
-        bytes_sent=sent.sum(axis=0).tolist(),
-        bytes_framed=None if job.rate == UNLIMITED else framed.sum(axis=0).tolist(),
-        samples=samples,
-        reached=reached,
-        provenance=surroundings(setup.program.placement)
-        | {"began": began, "cpus": os.cpu_count(), "load": os.getloadavg()[1]},
-    )
+    setup = setup._replace(updates_per_epoch=_part(job, config, setup), validation=few)
+    measure = _Measure(job, setup)
+    loop.train([setup], [run.start(setup)], (measure,))
+    return measure.record()
 
 
-def _parts(setup: Setup) -> Iterator[tuple[Progress, float, np.ndarray, np.ndarray]]:
-    """Trains part by part: seconds of the slowest worker, bytes sent and framed by each, [W]."""
-    before = run.start(setup)
-    seconds, trained = before.seconds, run.train(setup, before)
-    while True:
+class _Measure:
+    """An observer that measures every part of a training run, and ends it when that is enough."""
+
+    def __init__(self, job: Job, setup: Setup):
+        self._job, self._setup = job, setup
+        self._began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self._parts: list[tuple[Traffic, float, np.ndarray, np.ndarray]] = []
+        self._samples: list[list[float]] = []  # updates, seconds, accuracy
+        self._reached: list[float] | None = None
+        self._seconds, self._counted = 0.0, _counters()
+
+    def __call__(self, after: Sequence[Epoch]) -> bool:
+        """Notes the seconds of the slowest worker, and the bytes sent and framed by each."""
+        job, progress = self._job, after[0].progress
         counted = _counters()
-        progress, _ = next(trained)
-        own = np.array([progress.seconds - seconds, *(_counters() - counted)], np.float32)
-        seconds = progress.seconds
+        own = np.array([progress.seconds - self._seconds, *(counted - self._counted)], np.float32)
         every = multihost_utils.process_allgather(own)
-        yield progress, float(every[:, 0].max()), every[:, 1], every[:, 2]
+        self._parts.append((progress.traffic, float(every[:, 0].max()), every[:, 1], every[:, 2]))
+        total = sum(seconds for _, seconds, *_ in self._parts)
+        accuracy = float(run.accuracy(self._setup, progress.state, self._setup.validation).mean())
+        updates = progress.epoch * self._setup.updates_per_epoch
+        self._samples.append([updates, total, accuracy])
+        if self._reached is None and accuracy >= job.accuracy:
+            self._reached = [updates, total]
+        # What was sent to get here is not of the next part.
+        self._seconds, self._counted = progress.seconds, _counters()
+        # Over a limited link always as long, whatever is reached: what is measured there is the speed.
+        limit = job.longest if job.rate == UNLIMITED else job.seconds
+        is_enough = total >= limit or (self._reached is not None and job.rate == UNLIMITED)
+        return len(self._parts) > 1 and is_enough
+
+    def record(self) -> LinkRecord:
+        """All but the first part, in which connections are made."""
+        job, setup = self._job, self._setup
+        first, last = self._parts[0][0], self._parts[-1][0]
+        _, seconds, sent, framed = (list(column) for column in zip(*self._parts[1:], strict=True))
+        return LinkRecord(
+            settings=link_records.settings(setup.config, job.rate, job.accuracy),
+            updates=len(seconds) * setup.updates_per_epoch,
+            seconds=float(np.sum(seconds)),
+            exchanges=int(last.exchanges - first.exchanges),
+            bytes_counted=(last.bytes_sent - first.bytes_sent).tolist(),
+            bytes_sent=np.sum(sent, axis=0).tolist(),
+            bytes_framed=None if job.rate == UNLIMITED else np.sum(framed, axis=0).tolist(),
+            samples=self._samples,
+            reached=self._reached,
+            provenance=surroundings(setup.program.placement)
+            | {"began": self._began, "cpus": os.cpu_count(), "load": os.getloadavg()[1]},
+        )
 
 
 def _counters() -> np.ndarray:

@@ -36,9 +36,10 @@ class RowRuns:
 
     @property
     def is_full(self) -> bool:
-        """Whether they are as long as the thesis's."""
+        """Whether they are as the thesis's: as long, and without help for a worker that turned NaN."""
         config = self.row.config
-        return self.length == (config.epochs, config.train_examples)
+        has_help = any(record.settings["on_nan"] != config.on_nan for record in self.records)
+        return self.length == (config.epochs, config.train_examples) and not has_help
 
     def figures(self, name: str) -> np.ndarray:
         """A figure of their results: float64 [n]."""
@@ -80,7 +81,12 @@ class Results:
         group, name, settings = path.parent.parent.name, path.parent.name, record.settings
         for table in self.tables:
             for row in table.rows if table.group == group else ():
-                config = row.run(settings["seed"], settings["epochs"], settings["train_examples"])
+                config = row.run(
+                    settings["seed"],
+                    settings["epochs"],
+                    settings["train_examples"],
+                    settings["on_nan"],
+                )
                 if row.name(config) == name:
                     records.require_equal(path, settings, config.settings())
                     yield table, row

@@ -2,49 +2,54 @@
 
 import datetime
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
+from rich.progress import Progress as Bar
 from rich.table import Table
 
-from experiments.training import run
-from experiments.training.run import EpochMetrics, Result
+from experiments.training.loop import Epoch
+from experiments.training.results import Result
+from experiments.training.run import Setup
 
 _SECONDS_BETWEEN_LINES = 2.0
 
 
 class EpochProgress:
-    """Epochs done, updates a second, validation accuracy, time left.
+    """Epochs done, updates a second, validation accuracy, time left, and what is done just now.
 
     A bar on a terminal; elsewhere, now and then a line.
     """
 
-    def __init__(self, console: Console, label: str, epochs: int, num_runs: int = 1):
-        """Shows on `console` how many of `epochs` a run, or several at once, have done."""
-        self._num_runs = num_runs
-        self._console, self._label, self._epochs = console, label, epochs
+    def __init__(self, console: Console, label: str, setups: Sequence[Setup], done: int = 0):
+        """Shows on `console` how far runs that train together have come, from an epoch on."""
+        self._console, self._label, self._setup = console, label, setups[0]
+        self._epochs, self._first = setups[0].config.epochs, done
         self._last_line = -_SECONDS_BETWEEN_LINES
-        self._accuracy = ""
+        self._accuracy, self._phase = "", ""
+        self._began = self._entered = time.monotonic()
+        self._compiling = 0.0  # seconds, which are not of an epoch
         self._has_bar = console.is_terminal and not console.is_dumb_terminal
-        self._bar = Progress(
+        self._bar = Bar(
+            SpinnerColumn(),
             TextColumn("{task.description}, epoch"),
             MofNCompleteColumn(),
             BarColumn(bar_width=None),
-            TextColumn("{task.fields[figures]}, left"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}"),
             console=console,
             disable=not self._has_bar,
             transient=True,
         )
-        self._task = self._bar.add_task(label, total=epochs, figures="compiling")
+        self._task = self._bar.add_task(label, total=self._epochs, completed=done, figures="")
+        self._figures = ""
 
     def __enter__(self) -> "EpochProgress":
         self._bar.start()
-        if not self._has_bar:
-            self._print("compiling")
+        if self._first:
+            self._print(f"resumed at epoch {self._first} of {self._epochs}")
         return self
 
     def __exit__(
@@ -52,19 +57,34 @@ class EpochProgress:
     ) -> None:
         self._bar.stop()
 
-    def update(self, progress: run.Progress, updates: int, metrics: EpochMetrics | None) -> None:
-        """Shows how far a run has come, after so many updates, and its metrics, if any."""
+    def enter(self, phase: str) -> None:
+        """Shows what is done from now on: "compiling", "training", "scoring"."""
+        now = time.monotonic()
+        if self._phase == "compiling":
+            self._compiling += now - self._entered
+        self._phase, self._entered = phase, now
+        self._bar.update(self._task, figures=", ".join(filter(None, (self._figures, phase))))
+        if not self._has_bar and not self._figures and phase != "scoring":
+            self._print(phase)
+
+    def update(self, after: Sequence[Epoch]) -> None:
+        """Shows how far the runs have come, after an epoch."""
+        progress, metrics = after[0]
         if metrics is not None:
             self._accuracy = f", validation {metrics.validation_accuracy_mean:.4f}"
-        figures = f"{updates / progress.seconds:.1f} updates/s{self._accuracy}"
-        self._bar.update(self._task, completed=progress.epoch, figures=figures)
+        updates = progress.epoch * self._setup.updates_per_epoch
+        # All that an epoch takes counts: training, scoring, checkpoints.
+        seconds = time.monotonic() - self._began - self._compiling
+        left = seconds / (progress.epoch - self._first) * (self._epochs - progress.epoch)
+        self._figures = (
+            f"{updates / progress.seconds:.1f} updates/s{self._accuracy}, "
+            f"left {datetime.timedelta(seconds=round(left))}"
+        )
+        self._bar.update(self._task, completed=progress.epoch, figures=self._figures)
         is_due = time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES
         if not self._has_bar and (is_due or progress.epoch == self._epochs):
             self._last_line = time.monotonic()
-            per_epoch = self._num_runs * progress.seconds / progress.epoch
-            left = per_epoch * (self._epochs - progress.epoch)
-            time_left = datetime.timedelta(seconds=round(left))
-            self._print(f"epoch {progress.epoch}/{self._epochs}, {figures}, left {time_left}")
+            self._print(f"epoch {progress.epoch}/{self._epochs}, {self._figures}")
 
     def _print(self, line: str) -> None:
         self._console.print(f"{self._label}, {line}", soft_wrap=True)

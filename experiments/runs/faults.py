@@ -6,7 +6,7 @@ rounds are values, so it takes the same course. A worker is out from the first u
 and keeps the state that it had before, so that it infects nobody.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,8 +14,8 @@ import numpy as np
 
 from experiments.common.interrupts import Stopped
 from experiments.runs.journal import Journal
-from experiments.training import run
-from experiments.training.run import EpochMetrics, Progress
+from experiments.training import loop
+from experiments.training.loop import Epoch
 from gossip_jax.health import finite_workers
 
 
@@ -23,6 +23,11 @@ class Diverged(Stopped):
     """A run was stopped because a worker turned NaN or infinite; it is saved as it was before."""
 
     exit_code = 1
+
+    def __init__(self, message: str, journal: Journal | None = None):
+        """The message is what the user sees; the journal is that of the run."""
+        super().__init__(message)
+        self.journal = journal
 
 
 class Fault(NamedTuple):
@@ -40,38 +45,44 @@ class Fault(NamedTuple):
         )
 
 
-def train(
-    course: Journal, progress: Progress, say: Callable[[str], object]
-) -> Iterator[tuple[Progress, EpochMetrics | None]]:
-    """Trains to the last epoch, as `run.train` does, and does with sick workers what --on-nan says.
+class Treatment:
+    """Does with sick workers what --on-nan says, of runs that train together: `treat` of the loop."""
 
-    Args:
-      course: the run's journal, which the faults are noted in, and its checkpoints.
-      progress: how far the run has come. It is used up.
-      say: is told of sick workers.
+    def __init__(self, journals: Sequence[Journal], say: Callable[[str], object]):
+        """Knows of no sick worker yet.
 
-    Raises:
-      Diverged: --on-nan is stop, or no worker is well.
-      OSError: a checkpoint cannot be written.
-    """
-    setup, known = course.setup, set[int]()
-    while progress.epoch < setup.config.epochs:
-        for progress, metrics in run.train(setup, progress):  # noqa: B020
-            finite = setup.program.placement.gather(finite_workers(progress.state))
-            sick = set(np.flatnonzero(~np.asarray(finite)).tolist())
-            if sick and setup.config.on_nan != "continue":
-                progress, metrics = _treat(course, progress.epoch, say)
-                yield progress, metrics
-                break  # from here on, the run is another one than `run.train`'s
-            for worker in sorted(sick - known):
-                say(f"worker {worker} is NaN or infinite since epoch {progress.epoch}")
-            known |= sick
-            yield progress, metrics
+        Args:
+          journals: of the runs, which the faults are noted in.
+          say: is told of sick workers.
+        """
+        self._journals, self._say = journals, say
+
+    def __call__(self, after: list[Epoch]) -> list[Epoch]:
+        """Of each run the epoch as it was, or as it is without those that turned sick in it.
+
+        Raises:
+          Diverged: --on-nan is stop, or no worker of a run is well.
+          OSError: a checkpoint cannot be written.
+        """
+        return [self._of(*one) for one in zip(self._journals, after, strict=True)]
+
+    def _of(self, journal: Journal, epoch: Epoch) -> Epoch:
+        setup, at = journal.setup, epoch.progress.epoch
+        finite = setup.program.placement.gather(finite_workers(epoch.progress.state))
+        sick = np.flatnonzero(~np.asarray(finite)).tolist()
+        if sick and setup.config.on_nan != "continue":
+            return _treat(journal, at, self._say)
+        known = {fault["worker"] for fault in journal.faults if fault["action"] == "continued"}
+        for worker in sorted(set(sick) - known):
+            # At which update is not looked for: the last one of the epoch will do.
+            journal.faults.append(
+                Fault(worker, at * setup.updates_per_epoch, at, "continued")._asdict()
+            )
+            self._say(f"worker {worker} is NaN or infinite since epoch {at}")
+        return epoch
 
 
-def _treat(
-    course: Journal, epoch: int, say: Callable[[str], object]
-) -> tuple[Progress, EpochMetrics | None]:
+def _treat(course: Journal, epoch: int, say: Callable[[str], object]) -> Epoch:
     """The epoch once more, with those that turn sick out from then on."""
     setup, policy = course.setup, course.setup.config.on_nan
     before = course.at(epoch - 1)
@@ -81,9 +92,7 @@ def _treat(
     out, faults = dict(before.isolated), list[Fault]()
     while True:
         start = setup.program.placement.scatter(jax.tree.map(np.copy, before.state))
-        after, metrics, sick_from = run.train_watched_epoch(
-            setup, before._replace(state=start, isolated=out)
-        )
+        after, sick_from = loop.watched_epoch(setup, before._replace(state=start, isolated=out))
         sick = {worker: int(update) for worker, update in enumerate(sick_from) if update}
         if not sick:
             break
@@ -97,15 +106,16 @@ def _treat(
         if policy == "stop" or not well:
             if before.epoch and before.epoch not in course.checkpoints.epochs():
                 course.save(before)
-            raise Diverged(f"{faults[-1]}; the run is as it was after epoch {before.epoch}")
+            raise Diverged(f"{faults[-1]}; the run is as it was after epoch {before.epoch}", course)
         out |= dict.fromkeys(fallen, first)
     course.faults += [fault._asdict() for fault in faults]
+    progress = after.progress
     if policy == "restart":
         for fault in faults:
-            donor = _donor(fault.worker, after.workers)
-            after = after._replace(state=_copied(after.state, donor, fault.worker))
-        after = after._replace(isolated=before.isolated)
-    return after, metrics
+            donor = _donor(fault.worker, progress.workers)
+            progress = progress._replace(state=_copied(progress.state, donor, fault.worker))
+        progress = progress._replace(isolated=before.isolated)
+    return after._replace(progress=progress)
 
 
 def _action(policy: str, worker: int, well: list[int]) -> str:

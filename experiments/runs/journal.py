@@ -14,7 +14,8 @@ from experiments.common.files import brief
 from experiments.runs import records
 from experiments.runs.checkpoints import Checkpoints, DamagedCheckpointError
 from experiments.runs.provenance import surroundings
-from experiments.training import run
+from experiments.runs.records import Record
+from experiments.training import loop, run
 from experiments.training.config import completed, names_that_may_change
 from experiments.training.run import EpochMetrics, Progress, Setup
 from gossip_jax.traffic import Traffic
@@ -65,6 +66,17 @@ class Journal:
         best = self.best_epoch(progress.epoch) if self._keeps_best else None
         self.checkpoints.save(progress.epoch, state, notes, spared=() if best is None else (best,))
 
+    def record(self, progress: Progress) -> Record:
+        """Of the run, which has come to its end; call it in all of several processes.
+
+        What was to be done with sick workers counts where there was one: a run without is what it would
+        have been with any other --on-nan.
+        """
+        settings = self.setup.config.settings()
+        on_nan = settings["on_nan"] if self.faults else "stop"
+        result = run.result(self.setup, progress)
+        return Record(settings | {"on_nan": on_nan}, result, tuple(self.metrics), self.provenance)
+
     def best_epoch(self, *about_to_be_saved: int) -> int | None:
         """Of those with a checkpoint, the first of the best mean validation accuracy; None for none."""
         saved = {*self.checkpoints.epochs(), *about_to_be_saved}
@@ -107,7 +119,7 @@ class Journal:
             progress = run.start(self.setup)
         until = dataclasses.replace(self.setup.config, epochs=max(epoch, 1))
         if progress.epoch < epoch:
-            *_, (progress, _) = run.train(self.setup._replace(config=until), progress)
+            *_, (progress, _) = loop.epochs_of_one(self.setup._replace(config=until), progress)
         return progress
 
     def _read(self, epoch: int) -> tuple[Progress, dict[str, Any]]:

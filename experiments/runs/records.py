@@ -87,7 +87,9 @@ def read_expected(path: Path, settings: dict[str, Any]) -> Record:
       OSError: it cannot be read.
     """
     record = read(path)
-    require_equal(path, record.settings, settings)
+    # Where no worker turned NaN, what would have been done with it makes no difference.
+    free = {"on_nan": "stop"} if record.settings["on_nan"] == "stop" else {}
+    require_equal(path, record.settings, settings | free)
     return record
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 from experiments.common import strict_json
 from experiments.common.files import LOCK, write_whole
+from experiments.runs import records
 from experiments.runs.checkpoints import Checkpoints
+from experiments.runs.records import Record
 from experiments.training.config import Config, typed
-from experiments.training.run import EpochMetrics, Result
+from experiments.training.run import EpochMetrics
 
 
 def require_free(path: Path) -> None:
@@ -94,9 +96,9 @@ class RunDirectory:
         except OSError as error:
             raise OSError(f"{path} cannot be written: {error.strerror}") from error
 
-    def write_result(self, result: Result) -> None:
-        """The run's figures: the file is there, whole, only once the run has finished."""
-        write_whole(self.path / "result.json", strict_json.dumps(result._asdict(), indent=2) + "\n")
+    def write_result(self, record: Record) -> None:
+        """The run's record: the file is there, whole, only once the run has finished."""
+        records.write(self.path / "result.json", record)
 
     def delete_result(self) -> None:
         """A run that goes on has none yet."""
@@ -118,7 +120,7 @@ class SeenByOthers(RunDirectory):
     def append_metrics(self, metrics: EpochMetrics) -> None:
         """Nothing: the first process does."""
 
-    def write_result(self, result: Result) -> None:
+    def write_result(self, record: Record) -> None:
         """Nothing: the first process does."""
 
     def delete_result(self) -> None:

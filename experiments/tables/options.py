@@ -8,6 +8,7 @@ from experiments.common.cli import flag, make_cpu_devices
 from experiments.tables import sweep
 from experiments.tables.rows import Row, Table
 from experiments.tables.sweep import Job
+from experiments.training.config import OnNan
 from gossip_jax import checks
 from gossip_jax.workers import Backend
 
@@ -29,6 +30,10 @@ class SweepOptions:
 
     seeds_at_once: int = 1
     """Seeds of a row that train in one program (vmap over seeds). It does not pay on a CPU."""
+
+    on_nan: OnNan | None = None
+    """What to do when a worker turns NaN, as experiments.train has it; where not given, as the table
+    says, or stop: the run then has no record, and the others go on."""
 
     backend: Backend = "auto"
     """One replica a device (pmap, shard_map), or all on one (vmap). auto takes pmap where there are
@@ -63,6 +68,7 @@ class SweepOptions:
             self.train_examples,
             self.backend,
             self.data_dir,
+            self.on_nan,
         )
 
     def make_devices(self, tables: Sequence[Table]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from experiments.training.config import KINDS, Config, typed
+from experiments.training.config import KINDS, Config, OnNan, typed
 from gossip_jax import checks
 
 DIRECTORY = Path(__file__).parent
@@ -32,8 +32,14 @@ class Row:
     published: Published
     also_set: tuple[str, ...]  # what the row sets, beside what is in the name of every run
 
-    def run(self, seed: int, epochs: int | None = None, train_examples: int | None = None) -> Config:
-        """The settings of one run of this row, of the table's length where none is given."""
+    def run(
+        self,
+        seed: int,
+        epochs: int | None = None,
+        train_examples: int | None = None,
+        on_nan: OnNan | None = None,
+    ) -> Config:
+        """The settings of one run of this row; those of the table where none are given."""
         epochs = self.config.epochs if epochs is None else epochs
         validation_examples = self.config.validation_examples
         if train_examples is None:
@@ -44,6 +50,7 @@ class Row:
         return dataclasses.replace(
             self.config,
             seed=seed,
+            on_nan=on_nan or self.config.on_nan,
             epochs=epochs,
             train_examples=train_examples,
             validation_examples=validation_examples,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,15 +13,19 @@ from experiments.common.interrupts import Interrupted, Interrupts
 from experiments.runs import records
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.console import EpochProgress
+from experiments.runs.faults import Diverged, Treatment
 from experiments.runs.journal import Journal, begin
 from experiments.runs.records import Record
+from experiments.runs.saving import Saving
 from experiments.tables.rows import Row, Table
 from experiments.tasks import data
 from experiments.tasks.data import Dataset
-from experiments.training import run
-from experiments.training.config import Config
+from experiments.training import loop, run
+from experiments.training.config import Config, OnNan
+from experiments.training.loop import Epoch
 from experiments.training.program import Programs
-from experiments.training.run import EpochMetrics, Progress, Setup
+from experiments.training.run import Setup
+from gossip_jax.workers import Backend
 
 
 class Job(NamedTuple):
@@ -62,8 +66,9 @@ def jobs_of(
     seeds: Sequence[int],
     epochs: int | None = None,
     train_examples: int | None = None,
-    backend: str = "auto",
+    backend: Backend = "auto",
     data_dir: Path | None = None,
+    on_nan: OnNan | None = None,
 ) -> list[Job]:
     """The runs of these rows with these seeds: row by row.
 
@@ -76,7 +81,7 @@ def jobs_of(
                 f"table: --train-examples are divided among the {row.config.workers} workers of "
                 f"{row.label}, so there must be a multiple of that; got {train_examples}"
             )
-    configs = [(row, row.run(seed, epochs, train_examples)) for row in rows for seed in seeds]
+    configs = [(row, row.run(seed, epochs, train_examples, on_nan)) for row in rows for seed in seeds]
     return [
         Job(
             row.label,
@@ -132,8 +137,9 @@ def run_missing(
         the data cannot be read, or another process is at work here.
       OSError: a file cannot be written. What finished before is kept.
       Interrupted: a signal came, and was not too late to stop anything.
+      Diverged: workers of some runs turned NaN, and --on-nan is stop; all other runs have finished.
     """
-    jobs = distinct(jobs)
+    jobs, diverged = distinct(jobs), list[str]()
     datasets: dict[str, tuple[Dataset, Programs]] = {}
     with only_one_process(results):
         missing = [job for job in jobs if job.record(results) is None]
@@ -142,6 +148,7 @@ def run_missing(
         for job in set(jobs) - set(missing):
             job.checkpoints(results).delete()  # left where a kill came right after the record
         longest: dict[str, float] = {}  # seconds of an epoch, by dataset
+        is_time_up = False
         for group in _groups(missing, results, together):
             config = group[0].config
             if time.monotonic() + longest.get(config.dataset, 0.0) >= deadline:
@@ -149,61 +156,82 @@ def run_missing(
             if config.dataset not in datasets:
                 dataset = data.load(config.dataset, config.data_dir)
                 datasets[config.dataset] = dataset, Programs(dataset)
-            setups = [run.set_up(job.config, *datasets[config.dataset]) for job in group]
-            for seconds in _epochs(group, setups, results, console):
-                longest[config.dataset] = max(seconds, longest.get(config.dataset, 0.0))
+
+            def end(seconds: float, group: Sequence[Job] = group) -> bool:
+                """After an epoch of the group: whether there is no time for another one."""
+                nonlocal is_time_up
+                dataset = group[0].config.dataset
+                longest[dataset] = max(seconds, longest.get(dataset, 0.0))
                 is_over = group[0].record_path(results).exists()
-                if interrupts is not None and interrupts.received is not None:
-                    if is_over and group[-1] is missing[-1]:
-                        return True
+                is_last = is_over and group[-1] is missing[-1]
+                if interrupts is not None and interrupts.received is not None and not is_last:
                     raise Interrupted(
                         interrupts.received, "the same command goes on from the last epoch"
                     )
-                if not is_over and time.monotonic() + seconds > deadline:
-                    return False
+                is_time_up = not is_over and time.monotonic() + seconds > deadline
+                return is_time_up
+
+            while group:
+                setups = [run.set_up(job.config, *datasets[config.dataset]) for job in group]
+                try:
+                    _train(group, setups, results, console, end)
+                    break
+                except Diverged as error:
+                    # The others go on without it, from their last checkpoint.
+                    seed = error.journal.setup.config.seed if error.journal else None
+                    diverged.append(f"{group[0].label} seed {seed}")
+                    group = [job for job in group if job.config.seed != seed]
+            if is_time_up:
+                return False
+    if diverged:
+        raise Diverged(
+            f"{', '.join(diverged)} diverged, and has no record; the same command with another "
+            f"--on-nan goes on with it"
+        )
     return True
 
 
-class _Run:
-    """A run at work: its progress, and what its record will say."""
+def _train(
+    group: Sequence[Job],
+    setups: Sequence[Setup],
+    results: Path,
+    console: Console,
+    end: Callable[[float], bool],
+) -> None:
+    """Trains jobs that differ in their seed until all have a record, or `end` says so.
 
-    def __init__(self, job: Job, setup: Setup, results: Path):
-        self.journal = Journal(setup, job.checkpoints(results))
-        self._record_path = job.record_path(results)
+    `end` is told the seconds that an epoch took, all told.
+    """
+    journals = [
+        Journal(setup, job.checkpoints(results)) for job, setup in zip(group, setups, strict=True)
+    ]
+    progress = begin(journals, console.print)
+    began = time.monotonic()
 
-    def keep(self, progress: Progress, metrics: EpochMetrics | None) -> None:
-        """Writes a checkpoint, or, after the last epoch, the record."""
-        journal = self.journal
-        journal.note(metrics)
-        if progress.epoch < journal.setup.config.epochs:
-            journal.save(progress)
-        else:
-            result = run.result(journal.setup, progress)
-            settings = journal.setup.config.settings()
-            records.write(
-                self._record_path,
-                Record(settings, result, tuple(journal.metrics), journal.provenance),
-            )
-            journal.checkpoints.delete()
+    def record(after: Sequence[Epoch]) -> None:
+        if after[0].progress.epoch == group[0].config.epochs:
+            for job, journal, epoch in zip(group, journals, after, strict=True):
+                records.write(job.record_path(results), journal.record(epoch.progress))
+                journal.checkpoints.delete()
+
+    def end_after(_: Sequence[Epoch]) -> bool:
+        nonlocal began
+        seconds, began = time.monotonic() - began, time.monotonic()
+        return end(seconds)
+
+    with EpochProgress(console, _label(group), setups, progress[0].epoch) as shown:
+        loop.train(
+            setups,
+            progress,
+            (Saving(journals, keeps_last=False), record, shown.update, end_after),
+            Treatment(journals, lambda text: console.print(text, soft_wrap=True)),
+            shown.enter,
+        )
 
 
-def _epochs(
-    group: Sequence[Job], setups: Sequence[Setup], results: Path, console: Console
-) -> Iterator[float]:
-    """Trains jobs that differ in their seed to the end; yields the seconds of each epoch, all told."""
-    runs = [_Run(job, setup, results) for job, setup in zip(group, setups, strict=True)]
-    progress = begin([one.journal for one in runs], console.print)
+def _label(group: Sequence[Job]) -> str:
     seeds = [job.config.seed for job in group]
-    label = f"{group[0].label} seed {seeds[0]}" + (f" to {seeds[-1]}" if len(seeds) > 1 else "")
-    with EpochProgress(console, label, group[0].config.epochs, len(runs)) as shown:
-        began = time.monotonic()
-        for after_epoch in run.train_together(setups, progress):
-            for one, (progress_of_one, metrics) in zip(runs, after_epoch, strict=True):
-                one.keep(progress_of_one, metrics)
-            last, metrics = after_epoch[0]
-            shown.update(last, last.epoch * setups[0].updates_per_epoch, metrics)
-            yield time.monotonic() - began
-            began = time.monotonic()
+    return f"{group[0].label} seed {seeds[0]}" + (f" to {seeds[-1]}" if len(seeds) > 1 else "")
 
 
 def _groups(jobs: Sequence[Job], results: Path, together: int) -> Iterator[list[Job]]:

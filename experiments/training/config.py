@@ -277,9 +277,9 @@ def completed(settings: dict[str, Any]) -> dict[str, Any]:
     later = {
         one.name: one.metadata["absent"]
         for one in dataclasses.fields(Config)
-        if "absent" in one.metadata
+        if "absent" in one.metadata and one.name not in settings
     }
-    return later | settings
+    return settings | later
 
 
 def _require(holds: bool, name: str, allowed: str, value: object) -> None:

@@ -1,7 +1,6 @@
-"""A run, from settings to figures. Nothing here prints or writes a file."""
+"""A run: its parts, how far it has come, and its figures. Nothing here prints or writes a file."""
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -15,8 +14,8 @@ from experiments.tasks.data import Dataset, Examples
 from experiments.training.config import Config
 from experiments.training.program import Program, Programs
 from experiments.training.protocols import make_draw
-from gossip_jax import keys, metrics, traffic, training
-from gossip_jax.absence import draw_absences, without
+from experiments.training.results import EpochMetrics, Result
+from gossip_jax import keys, metrics, traffic
 from gossip_jax.keys import Purpose
 from gossip_jax.training import WorkerState
 
@@ -53,35 +52,6 @@ class Progress(NamedTuple):
     def workers(self) -> list[int]:
         """Those that are not out."""
         return [worker for worker in range(len(self.traffic.bytes_sent)) if worker not in self.isolated]
-
-
-class EpochMetrics(NamedTuple):
-    """A line of metrics.jsonl; accuracies are on the validation set."""
-
-    epoch: int
-    updates: int  # since the start, as are all counts
-    training_loss: float  # mean over workers and over the epoch's updates
-    validation_accuracy_mean: float  # over workers
-    validation_accuracy_min: float
-    validation_accuracy_max: float
-    consensus_distance: float
-    exchanges: int
-    bytes_sent_per_worker: float  # mean over workers
-    seconds: float
-
-
-class Result(NamedTuple):
-    """What result.json holds; accuracies are on the test set, after the last update."""
-
-    rank0_accuracy: float
-    aggregate_accuracy: float  # of the mean replica
-    worker_accuracy: list[float]
-    consensus_distance: float
-    exchanges: int
-    bytes_sent_per_worker: float  # mean over workers
-    share_of_all_reduce_bytes: float  # of what All-reduce SGD sends in as many updates
-    updates: int
-    updates_per_second: float
 
 
 def set_up(config: Config, dataset: Dataset, programs: Programs | None = None) -> Setup:
@@ -132,95 +102,6 @@ def start(setup: Setup) -> Progress:
     return Progress(state, 0, traffic.silence(setup.config.workers), 0.0, {})
 
 
-def train(setup: Setup, progress: Progress) -> Iterator[tuple[Progress, EpochMetrics | None]]:
-    """Trains to the last epoch, and yields after each. The progress it is given is used up.
-
-    Metrics are None after an epoch that is not validated.
-    """
-    for (after_epoch,) in train_together([setup], [progress]):
-        yield after_epoch
-
-
-def train_together(
-    setups: Sequence[Setup], runs: Sequence[Progress]
-) -> Iterator[list[tuple[Progress, EpochMetrics | None]]]:
-    """Trains several runs in one program, a step of all at a time: as `train` does one.
-
-    Args:
-      setups: of runs that differ in their seed only.
-      runs: how far each has come, all to the same epoch. They are used up.
-    """
-    shared = _share(setups)
-    while runs[0].epoch < setups[0].config.epochs:
-        runs, losses, _ = _train_epoch(setups, runs, shared)
-        yield [
-            (progress, _measure(setup, progress, loss))
-            for setup, progress, loss in zip(setups, runs, losses, strict=True)
-        ]
-
-
-def train_watched_epoch(
-    setup: Setup, progress: Progress
-) -> tuple[Progress, EpochMetrics | None, np.ndarray]:
-    """Trains for an epoch, as `train` does, and says when workers turned NaN or infinite.
-
-    Returns:
-      How far the run has come, its metrics, and int32 [W]: the update at which a worker did so, or 0.
-    """
-    (progress,), (loss,), sick_from = _train_epoch([setup], [progress], _share([setup]), True)
-    sick_from = setup.program.placement.gather(sick_from)
-    return progress, _measure(setup, progress, loss), np.asarray(sick_from)
-
-
-class _Shared(NamedTuple):
-    """What stays the same for all epochs of runs that train together."""
-
-    shards: Any
-    key: Array
-    traced: dict[str, Array]
-
-
-def _share(setups: Sequence[Setup]) -> _Shared:
-    placement, traced = setups[0].program.placement, setups[0].traced
-    shards = placement.scatter(_stack([setup.shards for setup in setups], axis=1))
-    return _Shared(shards, *placement.share((_stack([setup.key for setup in setups]), traced)))
-
-
-def _train_epoch(
-    setups: Sequence[Setup], runs: Sequence[Progress], shared: _Shared, is_watched: bool = False
-) -> tuple[list[Progress], list[Array], Any]:
-    """One more epoch: the runs after it, the mean losses of each [W], and who turned sick when."""
-    config, program = setups[0].config, setups[0].program
-    params = jax.eval_shape(metrics.mean_replica, runs[0].state.params)  # the shapes of a replica
-    states = program.placement.scatter(_stack([progress.state for progress in runs], axis=1))
-    drawn = [_rounds(setup, runs[0].epoch) for setup in setups]
-    absent, share_present = None, [1.0] * len(runs)
-    if is_watched or config.drop_rate or any(progress.isolated for progress in runs):
-        absences = [_absent(*of_run) for of_run in zip(setups, runs, drawn, strict=True)]
-        drawn = [without(*of_run) for of_run in zip(drawn, absences, strict=True)]
-        absent, share_present = _stack(absences), [1 - of_run.mean() for of_run in absences]
-    rounds, absent = program.placement.share((_stack(drawn), absent))
-    inputs = jax.block_until_ready((states, shared.shards, rounds, shared.key, shared.traced, absent))
-    program.compile_epoch(*inputs)  # ahead, so that no epoch's time holds it
-    before = time.perf_counter()
-    states, losses, sick_from = jax.block_until_ready(program.epoch(*inputs))
-    seconds = (time.perf_counter() - before) / len(setups)
-    after = [
-        progress._replace(
-            state=state,
-            epoch=progress.epoch + 1,
-            traffic=progress.traffic + sent(config, rounds, params),
-            seconds=progress.seconds + seconds,
-        )
-        for progress, state, rounds in zip(runs, _unstack(states, len(setups)), drawn, strict=True)
-    ]
-    # Of an update that a worker sat out there is no loss.
-    losses = [
-        loss / share for loss, share in zip(_unstack(losses, len(setups)), share_present, strict=True)
-    ]
-    return after, losses, sick_from
-
-
 def result(setup: Setup, progress: Progress) -> Result:
     """The figures of a run that has come to its end."""
     state, test = progress.state, setup.test
@@ -257,7 +138,7 @@ def accuracy(setup: Setup, state: WorkerState, examples: Examples) -> np.ndarray
     return np.asarray(setup.program.placement.gather(right)) / len(examples.label)
 
 
-def _measure(setup: Setup, progress: Progress, losses: Array) -> EpochMetrics | None:
+def measure(setup: Setup, progress: Progress, losses: Array) -> EpochMetrics | None:
     """After an epoch that is validated; workers that are out do not count."""
     config = setup.config
     if progress.epoch % config.validate_every and progress.epoch != config.epochs:
@@ -277,35 +158,8 @@ def _measure(setup: Setup, progress: Progress, losses: Array) -> EpochMetrics | 
     )
 
 
-def _rounds(setup: Setup, epoch: int) -> gj.Round:
-    """The rounds of an epoch, counted from 0."""
-    updates = setup.updates_per_epoch
-    return training.draw_rounds(setup.draw, setup.key, epoch * updates + 1, updates)
-
-
-def _absent(setup: Setup, progress: Progress, rounds: gj.Round) -> Array:
-    """Who sits out which update of an epoch: bool [T, W]."""
-    num_updates, num_workers = rounds.peer.shape
-    rate = setup.config.drop_rate
-    dropped = draw_absences(setup.key, rounds.step[0], num_updates, num_workers, rate)
-    since = [progress.isolated.get(worker, 2**31 - 1) for worker in range(num_workers)]
-    return dropped | (rounds.step[:, None] >= np.array(since, np.int32))
-
-
 def _taking_part(progress: Progress) -> WorkerState:
     """The state of the workers that are not out, stacked."""
     if not progress.isolated:
         return progress.state
     return jax.tree.map(lambda leaf: leaf[np.array(progress.workers)], progress.state)
-
-
-def _stack(trees: Sequence[Any], axis: int = 0) -> Any:
-    """The values of several runs along a new axis; those of a single run as they are."""
-    return trees[0] if len(trees) == 1 else jax.tree.map(lambda *x: jnp.stack(x, axis), *trees)
-
-
-def _unstack(tree: Any, num_runs: int) -> list[Any]:
-    """The values of each run, from stacked ones [W, S, ...]."""
-    if num_runs == 1:
-        return [tree]
-    return [jax.tree.map(lambda leaf, i=i: leaf[:, i], tree) for i in range(num_runs)]

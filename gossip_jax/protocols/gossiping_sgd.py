@@ -78,7 +78,9 @@ SPEC = Spec(
     line="--",
     place="after",
     rounds="peers",
-    traffic=traffic.counted_pairwise,
+    traffic=lambda rounds, params, variant, wire_dtype: traffic.counted_pairwise(
+        rounds, params, wire_dtype
+    ),
     options=(
         Option(
             name="variant",
