@@ -77,6 +77,7 @@ class Journal:
 
         Raises:
           DamagedCheckpointError: the checkpoint is damaged.
+          OSError: it cannot be read.
           ValueError: it is of other settings, which it names, or of another version of this program.
         """
         if epoch:
@@ -133,11 +134,14 @@ class Journal:
 def begin(journals: Sequence[Journal], say: Callable[[str], object]) -> list[Progress]:
     """Runs that train together go on from their last whole checkpoint, or start where there is none.
 
+    No file is changed: what is damaged is set aside once there is a newer checkpoint.
+
     Args:
       journals: of runs that differ in their seed only.
       say: is told of damaged checkpoints.
 
     Raises:
+      OSError: a checkpoint cannot be read, so that nothing is known of it.
       ValueError: a checkpoint is of other settings, which it names, or of another version.
     """
     # A run may have been stopped when only some of the seeds had written their checkpoint.
@@ -146,5 +150,5 @@ def begin(journals: Sequence[Journal], say: Callable[[str], object]) -> list[Pro
         try:
             return [journal.restore(epoch) for journal in journals]
         except DamagedCheckpointError as error:
-            say(f"warning: {brief(error).split('. Delete it')[0]}; taking the one before, or the start")
+            say(f"warning: {brief(error)}; taking the one before, or the start")
     return [journal.restore(0) for journal in journals]

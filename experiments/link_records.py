@@ -67,7 +67,7 @@ def read(path: Path) -> LinkRecord:
         return LinkRecord(**content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{path} is damaged, or of another version: delete it to have it measured again"
+            f"{path} is damaged, or of another version: move it elsewhere to have it measured again"
         ) from error
 
 

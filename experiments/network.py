@@ -15,6 +15,7 @@ import tyro
 from experiments import launch, link_records
 from experiments.cli import make_console, reported
 from experiments.config import Config, DatasetName, ProtocolName
+from experiments.files import exists
 from experiments.namespaces import bits_per_second, inside, network, require_tools
 from experiments.network_worker import Job
 from experiments.protocols import PROTOCOLS
@@ -129,7 +130,7 @@ def _missing(options: Options, rate: str) -> dict[str, dict[str, Any]]:
     for settings in options.runs():
         config = Config(**settings).checked()
         path = options.path(config, rate)
-        if path.exists():
+        if exists(path):
             link_records.read_expected(path, link_records.settings(config, rate, options.accuracy))
         else:
             missing[str(path)] = settings

@@ -9,6 +9,7 @@ import numpy as np
 
 from experiments import link_records, records
 from experiments.config import Config
+from experiments.files import exists, files_below
 from experiments.records import Record
 from experiments.rows import Row, Table
 
@@ -57,7 +58,8 @@ class Results:
         self.tables = tuple(tables)
         self.records = {
             path: records.read(path)
-            for path in sorted((directory / "runs").glob("*/*/seed-*.json"), key=_by_seed)
+            for path in sorted(_below(directory / "runs"), key=_by_seed)
+            if path.match("runs/*/*/seed-*.json")
         }
         self.links = link_records.read_all(directory)
         """What was measured over slow links."""
@@ -125,10 +127,18 @@ def _require_this_version(path: Path, record: Record) -> None:
     if set(record.settings) != set(Config().settings()):
         raise ValueError(
             f"{path} is of another version, with the settings {', '.join(sorted(record.settings))}: "
-            f"use another directory, or delete it to have it run again"
+            f"use another directory, or move it elsewhere to have it run again"
         )
     if path.name != f"seed-{record.settings['seed']}.json":
-        raise ValueError(f"{path} holds the run of seed {record.settings['seed']}: delete it")
+        raise ValueError(
+            f"{path} holds the run of seed {record.settings['seed']}: give it that name, or move it "
+            f"elsewhere"
+        )
+
+
+def _below(directory: Path) -> list[Path]:
+    """All files in a directory, where there is one; OSError where one in it cannot be read."""
+    return files_below(directory) if exists(directory) else []
 
 
 def _by_seed(path: Path) -> tuple[str, int]:

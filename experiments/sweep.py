@@ -13,7 +13,7 @@ from experiments.checkpoints import Checkpoints
 from experiments.config import Config
 from experiments.console import EpochProgress
 from experiments.data import Dataset
-from experiments.files import only_one_process
+from experiments.files import exists, only_one_process
 from experiments.interrupts import Interrupted, Interrupts
 from experiments.journal import Journal, begin
 from experiments.program import Programs
@@ -49,9 +49,10 @@ class Job(NamedTuple):
 
         Raises:
           ValueError: the file that should be its record is not.
+          OSError: it cannot be read.
         """
         path = self.record_path(results)
-        return records.read_expected(path, self.config.settings()) if path.exists() else None
+        return records.read_expected(path, self.config.settings()) if exists(path) else None
 
 
 def jobs_of(
@@ -126,9 +127,9 @@ def run_missing(
       Whether all have finished.
 
     Raises:
-      ValueError: a record or checkpoint is damaged or of other settings, `distinct` refuses the jobs,
-        the data cannot be read, or another process is at work here.
-      OSError: a file cannot be written. What finished before is kept.
+      ValueError: a record is damaged, it or a checkpoint is of other settings, `distinct` refuses the
+        jobs, the data cannot be read, or another process is at work here.
+      OSError: a file cannot be read, or not be written. What finished before is kept.
       Interrupted: a signal came, and was not too late to stop anything.
     """
     jobs = distinct(jobs)

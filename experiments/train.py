@@ -128,12 +128,13 @@ def resumed(given: Config) -> Config:
 
 
 def begin(setup: run.Setup, directory: RunDirectory, console: Console) -> tuple[Journal, Progress]:
-    """A run from its last checkpoint in the directory, or from the start, and its files brought there.
+    """A run from its last checkpoint in the directory, or from the start.
 
     Raises:
-      ValueError: a checkpoint is of other settings.
-      OSError: a file cannot be written.
+      ValueError: a checkpoint is of other settings, is of a longer run, or has gone.
+      OSError: a file cannot be read, or not be written.
     """
+    is_new = not directory.has_config
     course = Journal(setup, directory.checkpoints, keeps_best=True)
     (progress,) = journal.begin([course], lambda text: console.print(text, soft_wrap=True))
     if most(progress.epoch) != -most(-progress.epoch):
@@ -141,9 +142,15 @@ def begin(setup: run.Setup, directory: RunDirectory, console: Console) -> tuple[
             f"the processes see other checkpoints in {directory.path}: it must be the same directory, "
             f"on a file system that they share"
         )
-    directory.delete_result()
-    directory.write_config(setup.config, course.provenance)
-    directory.write_metrics(course.metrics)
+    if progress.epoch > setup.config.epochs:
+        raise ValueError(
+            f"the run in {directory.path} has come to epoch {progress.epoch}: --epochs must be that or "
+            f"more; got {setup.config.epochs}"
+        )
+    if is_new:
+        directory.begin(setup.config, course.provenance)
+    else:
+        directory.go_on()
     return course, progress
 
 
@@ -182,6 +189,7 @@ def train(
                 # No replay goes back behind an epoch in which a worker was isolated or restarted.
                 if is_due or received or len(course.faults) > num_faults:
                     course.save(progress)
+                    directory.catch_up(config, course.provenance, course.metrics)
                     num_faults = len(course.faults)
                 shown.update(progress, progress.epoch * setup.updates_per_epoch, metrics)
                 if received:
@@ -193,6 +201,7 @@ def train(
     for worker, update in progress.isolated.items():
         say(f"worker {worker} is isolated since update {update}")
     result = run.result(setup, progress)
+    directory.catch_up(config, course.provenance, course.metrics)
     directory.write_result(result)
     return result
 
