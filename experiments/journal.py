@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import records, run
+from experiments import numerics, records, run
 from experiments.checkpoints import Checkpoints, DamagedCheckpointError
 from experiments.config import completed
 from experiments.files import brief
@@ -52,7 +52,7 @@ class Journal:
         if not is_first():
             return
         notes = {
-            "settings": self.setup.config.settings(),
+            "settings": self.setup.config.settings() | numerics.unusual(),
             "exchanges": progress.traffic.exchanges,
             "bytes_sent": progress.traffic.bytes_sent.tolist(),
             "seconds": progress.seconds,
@@ -114,7 +114,7 @@ class Journal:
         program, path = self.setup.program, self.checkpoints.path / str(epoch)
         notes = self.checkpoints.notes(epoch)
         try:
-            expected = self.setup.config.settings()
+            expected = self.setup.config.settings() | numerics.unusual()
             # It may have been meant to be shorter, or longer.
             found = completed(notes["settings"]) | {"epochs": expected["epochs"]}
             records.require_equal(path, found, expected)

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from experiments import strict_json
+from experiments import numerics, strict_json
 from experiments.config import Config, completed
 from experiments.files import write_whole
 from experiments.records import require_equal
@@ -46,7 +46,7 @@ def name_of(protocol: str, p: float | None, workers: int, width: int, rate: str)
 
 def settings(config: Config, rate: str, accuracy: float) -> dict[str, Any]:
     """All that decides a record: the run's settings but for its length, the rate, and what ends it."""
-    of_run = config.settings()
+    of_run = config.settings() | numerics.unusual()
     del of_run["epochs"], of_run["validate_every"]
     return of_run | {"rate": rate, "accuracy": accuracy}
 

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from experiments import data, link_records, memory, run
+from experiments import data, link_records, memory, numerics, run
 from experiments.cli import make_cpu_devices, reported
 from experiments.config import Config
 from experiments.data import Examples
@@ -60,7 +60,7 @@ def main() -> None:
     with reported(ValueError, OSError):
         processes = Processes(f"{address(0)}:{job.port}", job.workers, process)
         make_cpu_devices(1)
-        with joined(processes, {}):
+        with joined(processes, numerics.here()):
             dataset = data.load(job.dataset, Path(job.data_dir) if job.data_dir else None)
             programs = Programs(dataset)
             for path, settings in job.runs.items():

@@ -19,7 +19,7 @@ FORMAT = 1
 class Record:
     """A finished run."""
 
-    settings: dict[str, Any]  # of `Config.settings`
+    settings: dict[str, Any]  # of `Config.settings`, and what `numerics.unusual` adds
     result: Result
     metrics: tuple[EpochMetrics, ...]
     provenance: list[dict[str, Any]]  # of each start and resumption: when, from which epoch, on what

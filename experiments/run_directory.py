@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import strict_json
+from experiments import numerics, strict_json
 from experiments.checkpoints import Checkpoints
 from experiments.config import Config, typed
 from experiments.files import LOCK, exists, reason, write_whole
@@ -81,6 +81,14 @@ class RunDirectory:
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"{path} is damaged: {error}") from error
 
+    def require_same_numerics(self) -> None:
+        """Raises ValueError where the run here was made with other settings of JAX than now."""
+        path = self.path / "config.json"
+        kept = json.loads(path.read_bytes()).get("jax", {})
+        if not isinstance(kept, dict):
+            raise ValueError(f"{path} is damaged: jax must hold settings of JAX; got {kept!r}")
+        numerics.require_same(kept, f"the run in {self.path}")
+
     def go_on(self) -> None:
         """The run here goes on: its files stay as they are until `catch_up`.
 
@@ -134,7 +142,7 @@ class RunDirectory:
         settings = dataclasses.asdict(config)
         content = {key: value for key, value in settings.items() if key not in _NOT_KEPT}
         started, *resumed = provenance
-        content |= started | {"resumed": resumed}
+        content |= started | {"resumed": resumed, "jax": numerics.here()}
         write_whole(self.path / "config.json", strict_json.dumps(content, indent=2) + "\n")
 
     def write_metrics(self, metrics: Sequence[EpochMetrics]) -> None:

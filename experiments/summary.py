@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments import link_records, records
+from experiments import link_records, numerics, records
 from experiments.config import Config
 from experiments.files import exists, files_below
 from experiments.records import Record
@@ -124,7 +124,7 @@ def _size(length: Length) -> tuple[float, int]:
 
 def _require_this_version(path: Path, record: Record) -> None:
     """Raises ValueError where a record has not the settings of today, or not its name's seed."""
-    if set(record.settings) != set(Config().settings()):
+    if set(record.settings) - set(numerics.STANDARD) != set(Config().settings()):
         raise ValueError(
             f"{path} is of another version, with the settings {', '.join(sorted(record.settings))}: "
             f"use another directory, or move it elsewhere to have it run again"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from experiments import data, records, run
+from experiments import data, numerics, records, run
 from experiments.checkpoints import Checkpoints
 from experiments.config import Config
 from experiments.console import EpochProgress
@@ -52,7 +52,8 @@ class Job(NamedTuple):
           OSError: it cannot be read.
         """
         path = self.record_path(results)
-        return records.read_expected(path, self.config.settings()) if exists(path) else None
+        settings = self.config.settings() | numerics.unusual()
+        return records.read_expected(path, settings) if exists(path) else None
 
 
 def jobs_of(
@@ -178,7 +179,7 @@ class _Run:
             journal.save(progress)
         else:
             result = run.result(journal.setup, progress)
-            settings = journal.setup.config.settings()
+            settings = journal.setup.config.settings() | numerics.unusual()
             records.write(
                 self._record_path,
                 Record(settings, result, tuple(journal.metrics), journal.provenance),

@@ -9,7 +9,7 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-from experiments import data, faults, journal, memory, run
+from experiments import data, faults, journal, memory, numerics, run
 from experiments.cli import make_console, make_cpu_devices, new_path, reported
 from experiments.config import NOT_OF_THE_RESULT, Config, flag
 from experiments.console import EpochProgress, result_table
@@ -62,7 +62,8 @@ def main() -> None:
             config = config.checked()
             if config.backend in ("pmap", "shard_map") or processes.are_several:
                 make_cpu_devices(processes.share_of(config.workers))
-            alike = config.settings() | {"backend": config.backend, "versions": versions()}
+            alike = config.settings() | numerics.here() | {"backend": config.backend}
+            alike |= {"versions": versions()}
             together.enter_context(joined(processes, alike))
         run_and_show(config)
 
@@ -105,6 +106,7 @@ def resumed(given: Config) -> Config:
     assert given.resume is not None
     directory = RunDirectory(given.resume)
     before = dataclasses.replace(directory.read_config(), resume=given.resume)
+    directory.require_same_numerics()
     # Parsed once more, so that what was not given is as in the run.
     config = tyro.cli(Options, prog=_PROGRAM, default=Options(before, Processes())).run
     for name in sorted({*before.settings(), "out"} - {"epochs"}):
