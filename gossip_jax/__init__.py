@@ -1,8 +1,12 @@
 """Decentralised training in JAX: gossip protocols as optax gradient transformations."""
 
-from gossip_jax import absence, health, keys, metrics, traffic, training
-from gossip_jax.draws import Draw, pairing, uniform_peers
+from gossip_jax import absence, graphs, health, keys, metrics, traffic, training
+from gossip_jax.axis import worker_index
+from gossip_jax.draws import Draw, at_random, every, in_turn, pairing, uniform_peers
+from gossip_jax.graphs import Graph
+from gossip_jax.mixing import mixing_matrix
 from gossip_jax.protocols.all_reduce import all_reduce
+from gossip_jax.protocols.dpsgd import dpsgd
 from gossip_jax.protocols.elastic_averaging import ElasticAveragingState, elastic_averaging
 from gossip_jax.protocols.elastic_gossip import elastic_gossip
 from gossip_jax.protocols.gossiping_sgd import gossiping_sgd
@@ -15,22 +19,30 @@ __version__ = "0.1.0"
 __all__ = [
     "Draw",
     "ElasticAveragingState",
+    "Graph",
     "Placement",
     "Round",
     "absence",
     "all_reduce",
+    "at_random",
+    "dpsgd",
     "elastic_averaging",
     "elastic_gossip",
+    "every",
     "gossiping_sgd",
+    "graphs",
     "health",
     "in_contact",
+    "in_turn",
     "initiated",
     "keys",
     "metrics",
+    "mixing_matrix",
     "no_communication",
     "pairing",
     "place",
     "traffic",
     "training",
     "uniform_peers",
+    "worker_index",
 ]

@@ -23,6 +23,8 @@ import pytest
 jax.config.update("jax_num_cpu_devices", 8)
 # float32 meeting bfloat16 must be an error, not a wider parameter.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+# A bias that meets a matrix by accident must be an error, too.
+jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def elastic_averaging(
         def pull_together(moved):
             updates, center = moved
             mean = exchange.mean(params, axis_name)
-            rate = jnp.asarray(alpha, jnp.float32)
+            rate = jnp.asarray(alpha, float)
 
             def move_worker(update, theta, c):
                 return update - (rate.astype(theta.dtype) * (theta - c)).astype(update.dtype)

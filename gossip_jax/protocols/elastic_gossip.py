@@ -10,7 +10,8 @@ import optax
 from jax import Array
 
 from gossip_jax import checks
-from gossip_jax.protocols._pairwise import pairwise
+from gossip_jax.mixing import both_ways, by_route, received
+from gossip_jax.protocols._pairwise import mixing
 from gossip_jax.rounds import Round, in_contact
 
 
@@ -53,7 +54,9 @@ def elastic_gossip(
     """
     alpha = checks.moving_rate("elastic_gossip", "alpha", alpha)
 
-    def weights(round: Round) -> Array:
-        return jnp.where(in_contact(round), jnp.asarray(alpha, jnp.float32), 0)
+    def weights(round: Round) -> tuple[Round, Array]:
+        round = both_ways("elastic_gossip", round)
+        is_peer = received(round) if round.peer is None else by_route(round, in_contact(round))
+        return round, jnp.where(is_peer, jnp.asarray(alpha, float), 0)
 
-    return pairwise("elastic_gossip", weights, axis_name, wire_dtype)
+    return mixing("elastic_gossip", weights, axis_name, wire_dtype)
