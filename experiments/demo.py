@@ -1,19 +1,21 @@
-"""All five protocols on scikit-learn's digits: a table and a picture, in a minute on two cores."""
+"""All protocols on scikit-learn's digits: a table and a picture, in a minute on two cores."""
 
 import dataclasses
 import json
 from pathlib import Path
 
-import matplotlib
 import tyro
 from matplotlib.figure import Figure
 
-from experiments import data, run
-from experiments.cli import make_console, new_path, reported
-from experiments.config import Config
-from experiments.console import result_table
-from experiments.run_directory import RunDirectory
+from experiments.common.cli import make_console, new_path, reported
+from experiments.runs.console import result_table
+from experiments.runs.run_directory import RunDirectory
+from experiments.tasks import data
 from experiments.train import begin, train
+from experiments.training import run
+from experiments.training.config import Config
+from experiments.training.protocols import as_often
+from gossip_jax.protocols import SPECS
 
 # The thesis's learning rate and momentum, on a smaller model, with batches that leave each worker
 # eight of its 300 images. EASGD communicates at every 32nd update, as a worker of the others initiates.
@@ -23,21 +25,13 @@ SETTINGS = Config(
     batch_size=32,
     learning_rate=0.001,
     momentum=0.99,
-    p=1 / 32,
     checkpoint_every=0,  # it takes a minute
 )
-RUNS = {
-    "all_reduce": SETTINGS,
-    "elastic_gossip": SETTINGS,
-    "gossiping_sgd": SETTINGS,
-    "elastic_averaging": dataclasses.replace(SETTINGS, period=32),
-    "no_communication": SETTINGS,
-}
 
 
 @dataclasses.dataclass(frozen=True)
 class Demo:
-    """Train with all five protocols, four workers each, and compare what they reach and send."""
+    """Train with every protocol, four workers each, and compare what they reach and send."""
 
     out: Path | None = None
     """A new directory for the runs and the picture; runs/demo-TIME-PROCESS where not given."""
@@ -57,9 +51,9 @@ def main() -> None:
     with reported(ValueError, OSError):
         configs = {
             protocol: dataclasses.replace(
-                settings, protocol=protocol, epochs=options.epochs, seed=options.seed
+                SETTINGS, epochs=options.epochs, seed=options.seed, **as_often(protocol, 1 / 32)
             ).checked()
-            for protocol, settings in RUNS.items()
+            for protocol in SPECS
         }
         dataset = data.load(SETTINGS.dataset)
         RunDirectory(out).make()
@@ -71,7 +65,7 @@ def main() -> None:
             directory.make()
             results[protocol] = train(*begin(setup, directory, console), directory, console)
         picture = out / "accuracy.png"
-        plot({protocol: out / protocol for protocol in RUNS}).savefig(picture, dpi=150)
+        plot({protocol: out / protocol for protocol in SPECS}).savefig(picture, dpi=150)
     console.print(result_table(results))
     console.print(f"picture: {picture}", soft_wrap=True)
 
@@ -80,11 +74,12 @@ def plot(runs: dict[str, Path]) -> Figure:
     """Validation accuracy over bytes sent and over updates, read from the runs' metrics.
 
     Args:
-      runs: the run directories, by label.
+      runs: the run directories, by protocol.
     """
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     over_bytes, over_updates = figure.subplots(1, 2, sharey=True)
-    for color, (label, path) in zip(matplotlib.color_sequences["tab10"], runs.items(), strict=False):
+    for label, path in runs.items():
+        color = SPECS[label].color
         lines = (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         epochs = [json.loads(line) for line in lines]
         updates, mean, low, high, sent = (

@@ -13,9 +13,9 @@ from typing import Any
 
 import tyro
 
-from experiments.cli import reported
-from experiments.lifeline import PEER_LOST
-from experiments.rendezvous import free_port
+from experiments.cluster.lifeline import PEER_LOST
+from experiments.cluster.rendezvous import free_port
+from experiments.common.cli import reported
 from gossip_jax import checks
 
 _GRACE = 10.0  # seconds that the others have to end by themselves, once one has failed

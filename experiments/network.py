@@ -12,13 +12,14 @@ from typing import Any
 
 import tyro
 
-from experiments import launch, link_records
-from experiments.cli import make_console, reported
-from experiments.config import Config, DatasetName, ProtocolName
-from experiments.namespaces import bits_per_second, inside, network, require_tools
-from experiments.network_worker import Job
-from experiments.protocols import PROTOCOLS
+from experiments import launch
+from experiments.common.cli import make_console, reported
+from experiments.links import records as link_records
+from experiments.links.namespaces import bits_per_second, inside, network, require_tools
+from experiments.links.worker import Job
+from experiments.training.config import Config, DatasetName, ProtocolName
 from gossip_jax import checks
+from gossip_jax.protocols import SPECS
 
 _PORT = 29_400  # of the coordinator: nobody else is in its namespace
 
@@ -86,7 +87,7 @@ class Options:
     def runs(self) -> Iterator[dict[str, Any]]:
         """The settings of the runs, at any rate, as `Config` takes them."""
         for protocol in self.protocols:
-            for p in self.p if PROTOCOLS[protocol].is_pairwise else (Config.p,):
+            for p in self.p if SPECS[protocol].draws_rounds else (Config.p,):
                 yield {
                     "dataset": self.dataset,
                     "protocol": protocol,
@@ -99,7 +100,7 @@ class Options:
 
     def path(self, config: Config, rate: str) -> Path:
         """Of a run's record."""
-        p = config.p if PROTOCOLS[config.protocol].is_pairwise else None
+        p = config.p if config.spec.draws_rounds else None
         name = link_records.name_of(config.protocol, p, config.workers, config.width, rate)
         return self.out.absolute() / "network" / f"{name}.json"
 
@@ -149,7 +150,7 @@ def _run(options: Options, rate: str, runs: dict[str, dict[str, Any]]) -> int:
         longest=options.longest,
         data_dir=str(options.data_dir.absolute()) if options.data_dir else None,
     )
-    worker = [sys.executable, "-m", "experiments.network_worker", json.dumps(dataclasses.asdict(job))]
+    worker = [sys.executable, "-m", "experiments.links.worker", json.dumps(dataclasses.asdict(job))]
     with network(options.workers, rate) as namespaces:
         commands = [inside(name, [*worker, str(i)]) for i, name in enumerate(namespaces)]
         return launch.run(commands, os.environ | {"JAX_PLATFORMS": "cpu"})

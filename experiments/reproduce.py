@@ -6,13 +6,15 @@ from collections.abc import Iterator, Sequence
 
 import tyro
 
-from experiments import comparison, memory, rows, sweep
-from experiments.cli import make_console, reported
-from experiments.interrupts import Interrupts
-from experiments.options import SweepOptions
-from experiments.rows import Table
-from experiments.summary import Results
-from experiments.sweep import Job
+from experiments.common import memory
+from experiments.common.cli import make_console, reported
+from experiments.common.interrupts import Interrupts
+from experiments.report import comparison
+from experiments.report.summary import Results
+from experiments.tables import rows, sweep
+from experiments.tables.options import SweepOptions
+from experiments.tables.rows import Table
+from experiments.tables.sweep import Job
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,11 @@ from typing import Annotated
 
 import tyro
 
-from experiments import memory, rows, sweep
-from experiments.cli import make_console, reported
-from experiments.interrupts import Interrupts
-from experiments.options import SweepOptions
+from experiments.common import memory
+from experiments.common.cli import make_console, reported
+from experiments.common.interrupts import Interrupts
+from experiments.tables import rows, sweep
+from experiments.tables.options import SweepOptions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,20 +4,13 @@ import contextlib
 import dataclasses
 import math
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import tyro
 from rich.console import Console
 
-from experiments import data, faults, journal, memory, run
-from experiments.cli import make_console, make_cpu_devices, new_path, reported
-from experiments.config import NOT_OF_THE_RESULT, Config, flag
-from experiments.console import EpochProgress, result_table
-from experiments.faults import Diverged
-from experiments.files import only_one_process
-from experiments.interrupts import Interrupted, Interrupts
-from experiments.journal import Journal
-from experiments.processes import (
+from experiments.cluster.processes import (
     Processes,
     from_first,
     is_first,
@@ -25,10 +18,24 @@ from experiments.processes import (
     most,
     require_one_worker_on_cpu,
 )
-from experiments.profiling import profile
-from experiments.provenance import versions
-from experiments.run import Progress, Result
-from experiments.run_directory import RunDirectory, SeenByOthers, require_free
+from experiments.common import memory
+from experiments.common.cli import flag, make_console, make_cpu_devices, new_path, reported
+from experiments.common.files import only_one_process
+from experiments.common.interrupts import Interrupts
+from experiments.runs import journal
+from experiments.runs.console import EpochProgress, result_table
+from experiments.runs.faults import Diverged, Treatment
+from experiments.runs.journal import Journal
+from experiments.runs.profiling import profile
+from experiments.runs.provenance import versions
+from experiments.runs.run_directory import RunDirectory, SeenByOthers, require_free
+from experiments.runs.saving import Saving
+from experiments.tasks import data
+from experiments.training import loop, run
+from experiments.training.config import Config, names_of, names_that_may_change
+from experiments.training.loop import Epoch
+from experiments.training.results import Result
+from experiments.training.run import Progress
 
 _PROGRAM = "python -m experiments.train"
 
@@ -107,12 +114,13 @@ def resumed(given: Config) -> Config:
     before = dataclasses.replace(directory.read_config(), resume=given.resume)
     # Parsed once more, so that what was not given is as in the run.
     config = tyro.cli(Options, prog=_PROGRAM, default=Options(before, Processes())).run
-    for name in sorted({*before.settings(), "out"} - {"epochs"}):
+    may_change = names_that_may_change()
+    for name in sorted({*names_of("result"), "out"} - {*may_change}):
         if getattr(config, name) != getattr(before, name):
             raise ValueError(
                 f"{flag(name)} is {getattr(config, name)}, but {getattr(before, name)} in the run in "
-                f"{given.resume}: beside --resume, there may be --epochs, "
-                f"{', '.join(map(flag, sorted(NOT_OF_THE_RESULT - {'out', 'resume'})))}"
+                f"{given.resume}: beside --resume, there may be "
+                f"{', '.join(map(flag, sorted(may_change)))}"
             )
     if config.epochs < before.epochs:
         raise ValueError(
@@ -163,38 +171,33 @@ def train(
     """
     setup, config = course.setup, course.setup.config
     how_to_go_on = f"to go on: {_PROGRAM} --resume {shlex.quote(str(directory.path))}"
-    num_faults = len(course.faults)
+    saving = Saving([course], config.checkpoint_every, interrupts=interrupts)
 
     def say(text: str) -> None:
         console.print(text, soft_wrap=True)
 
-    with EpochProgress(console, config.protocol, config.epochs) as shown:
+    def append(after: Sequence[Epoch]) -> None:
+        if after[0].metrics is not None:
+            directory.append_metrics(after[0].metrics)
+
+    with EpochProgress(console, config.protocol, [setup], progress.epoch) as shown:
         try:
-            for progress, metrics in faults.train(course, progress, say):  # noqa: B020
-                if metrics is not None:
-                    directory.append_metrics(metrics)
-                course.note(metrics)
-                is_last = progress.epoch == config.epochs
-                # Of several processes, all stop after the same epoch, whichever got the signal.
-                received = None if is_last or interrupts is None else most(interrupts.received or 0)
-                every = config.checkpoint_every
-                is_due = every and (is_last or progress.epoch % every == 0)
-                # No replay goes back behind an epoch in which a worker was isolated or restarted.
-                if is_due or received or len(course.faults) > num_faults:
-                    course.save(progress)
-                    num_faults = len(course.faults)
-                shown.update(progress, progress.epoch * setup.updates_per_epoch, metrics)
-                if received:
-                    raise Interrupted(received, how_to_go_on)
+            (progress,) = loop.train(
+                [setup],
+                [progress],
+                (append, saving, shown.update, lambda _: saving.stop(how_to_go_on)),
+                Treatment([course], say),
+                shown.enter,
+            )
         except Diverged as diverged:
             raise Diverged(f"{diverged}; {how_to_go_on} with another --on-nan") from None
         except OSError as error:
             raise OSError(f"{error}; {how_to_go_on}") from error
     for worker, update in progress.isolated.items():
         say(f"worker {worker} is isolated since update {update}")
-    result = run.result(setup, progress)
-    directory.write_result(result)
-    return result
+    record = course.record(progress)
+    directory.write_result(record)
+    return record.result
 
 
 if __name__ == "__main__":

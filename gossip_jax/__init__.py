@@ -1,6 +1,6 @@
 """Decentralised training in JAX: gossip protocols as optax gradient transformations."""
 
-from gossip_jax import absence, graphs, health, keys, metrics, traffic, training
+from gossip_jax import absence, graphs, health, keys, metrics, protocols, spec, traffic, training
 from gossip_jax.axis import worker_index
 from gossip_jax.draws import Draw, at_random, every, in_turn, pairing, uniform_peers
 from gossip_jax.graphs import Graph
@@ -41,6 +41,8 @@ __all__ = [
     "no_communication",
     "pairing",
     "place",
+    "protocols",
+    "spec",
     "traffic",
     "training",
     "uniform_peers",

@@ -46,7 +46,7 @@ class Draw(Protocol):
         ...
 
     def contact_probability(self) -> np.ndarray:
-        """float64 [W, W]: the probability that i and k are in contact, at an update where they may be."""
+        """float64 [W, W]: the probability that i and k are in contact, at an update where they may."""
         ...
 
 
@@ -102,14 +102,15 @@ def pairing(
 ) -> Draw:
     """A random perfect matching, of which each pair talks where one of the two initiates.
 
-    At an update t with `t % period == 0` the workers are matched in pairs (for an odd W one of them, any with
-    equal probability, sits out). Each worker initiates contact with its partner with probability p. So a
-    worker is in at most one exchange a round, and any two are matched equally often.
+    At an update t with `t % period == 0` the workers are matched in pairs (for an odd W one of them,
+    any with equal probability, sits out). Each worker initiates contact with its partner with
+    probability p. So a worker is in at most one exchange a round, and any two are matched equally
+    often.
 
-    For up to 8 workers every perfect matching is equally probable: (W - 1)!! of them, or W!! for an odd W.
-    For more, one of the W - 1 (odd: W) matchings that are compiled as routes is drawn, each as probable as
-    any other, so that a round is one exchange of all at once; with `among="all"` it is any perfect matching
-    here too, whose pairs are exchanged over as many routes as they lie on.
+    For up to 8 workers every perfect matching is equally probable: (W - 1)!! of them, or W!! for an odd
+    W. For more, one of the W - 1 (odd: W) matchings that are compiled as routes is drawn, each as
+    probable as any other, so that a round is one exchange of all at once; with `among="all"` it is any
+    perfect matching here too, whose pairs are exchanged over as many routes as they lie on.
 
     Args:
       num_workers: W, 1 or more. A single worker has nobody to talk to: its rounds are silent.
@@ -158,8 +159,8 @@ def every(graph: Graph, period: int = 1) -> Draw:
     """
     if not is_mixed_at_once(_checked_graph("every", graph)):
         raise ValueError(
-            f"every: with all routes of {graph.name} at once a worker would keep nothing of its own; use "
-            f"in_turn"
+            f"every: with all routes of {graph.name} at once a worker would keep nothing of its own; "
+            f"use in_turn"
         )
     return _Every(graph, checks.at_least_one("every", "period", period))
 
@@ -167,8 +168,8 @@ def every(graph: Graph, period: int = 1) -> Draw:
 def in_turn(graph: Graph, period: int = 1) -> Draw:
     """The turns of a graph one after the other, one at every τ-th update, and then anew.
 
-    A turn is a single route for most graphs: of `graphs.exponential` and `graphs.hypercube` this makes the
-    one-peer graphs. Those of `graphs.base` give the exact mean after one period.
+    A turn is a single route for most graphs: of `graphs.exponential` and `graphs.hypercube` this makes
+    the one-peer graphs. Those of `graphs.base` give the exact mean after one period.
 
     Args:
       graph: the graph.

@@ -37,15 +37,16 @@ def receive(
     """Hands a worker what its sources sent, route by route and leaf by leaf.
 
     For every route that the round uses, in the order of the graph, each leaf of `into` becomes
-    `combine(leaf, mine, theirs, route)`: `mine` is this worker's leaf of `tree` as it is sent, `theirs` that
-    of its source on the route. Who is its own source is handed its own. What decides on a route comes from
-    the round alone: workers that disagree on a conditional around a collective wait for each other for ever.
+    `combine(leaf, mine, theirs, route)`: `mine` is this worker's leaf of `tree` as it is sent, `theirs`
+    that of its source on the route. Who is its own source is handed its own. What decides on a route
+    comes from the round alone: workers that disagree on a conditional around a collective wait for each
+    other for ever.
 
     `lax.ppermute` needs a permutation that is known when the program is compiled: so each route of the
-    graph is compiled, once for every message, as a branch of a conditional. A tree is sent in a few parts,
-    and what has arrived of one is combined before the next is sent. Where it is known that all routes are in
-    use there is no conditional, and XLA overlaps them with what else is to be done. Within a device a
-    source is looked up by its index.
+    graph is compiled, once for every message, as a branch of a conditional. A tree is sent in a few
+    parts, and what has arrived of one is combined before the next is sent. Where it is known that all
+    routes are in use there is no conditional, and XLA overlaps them with what else is to be done.
+    Within a device a source is looked up by its index.
 
     Args:
       tree: what this worker sends, a pytree of arrays of floating point.
@@ -93,7 +94,7 @@ def _over_routes(
     numbers: range,
     link: "_Link",
 ) -> list[Array]:
-    """`combined(totals, route)` for one route in use after the other, of which there is at least one."""
+    """`combined(totals, route)` for one route in use after the other, of which there are some."""
     num_routes = len(in_use)
     if min(number for number in numbers if number) == num_routes:
         if link.is_sent or num_routes <= _UNROLLED:
@@ -105,8 +106,7 @@ def _over_routes(
 
     # As many turns as routes there may be, since only such a loop can be differentiated in reverse.
     def turn(totals: list[Array], number: Array) -> tuple[list[Array], None]:
-        one_more = functools.partial(combined, route=in_order[number])
-        return _when(number < count, one_more, totals), None
+        return _when(number < count, lambda totals: combined(totals, in_order[number]), totals), None
 
     return lax.scan(turn, totals, jnp.arange(max(numbers)))[0]
 
@@ -201,8 +201,8 @@ def mix(
     axis_name: AxisName,
     wire_dtype: np.dtype | None = None,
 ) -> Any:
-    """Moves each worker towards others: adds `Σ_e weights[e, i] (θ_k - θ_i)` to worker i's updates, where k
-    is its source on route e, over the routes in use.
+    """Moves each worker towards others: adds `Σ_e weights[e, i] (θ_k - θ_i)` to worker i's updates,
+    where k is its source on route e, over the routes in use.
 
     Args:
       updates: one worker's updates, a pytree of arrays.
@@ -210,8 +210,8 @@ def mix(
       round: the routes in use.
       weights: float [E, W]; where one is zero, what arrives is not looked at, be it NaN.
       axis_name: the worker axis.
-      wire_dtype: the floating-point type that replicas are sent in; their own, where None. All then go by
-        what was sent, so that the two of a swap still move by opposite amounts.
+      wire_dtype: the floating-point type that replicas are sent in; their own, where None. All then go
+        by what was sent, so that the two of a swap still move by opposite amounts.
 
     Returns:
       The new updates of this worker; what it was given, where it talks to nobody.

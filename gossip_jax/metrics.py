@@ -41,7 +41,9 @@ def mean_replica(params: Any) -> Any:
     It is taken in the leaf's own type, and in float32 at least. What is not of floating point, such as
     counts and keys, is worker 0's.
     """
-    return jax.tree.map(lambda leaf: _mean(leaf).astype(leaf.dtype) if _is_floating(leaf) else leaf[0], params)
+    return jax.tree.map(
+        lambda leaf: _mean(leaf).astype(leaf.dtype) if _is_floating(leaf) else leaf[0], params
+    )
 
 
 @jax.jit

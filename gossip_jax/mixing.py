@@ -1,6 +1,5 @@
 """The weights that workers give to what they receive in a round."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,8 +36,8 @@ def mixing_matrix(round: Round) -> Array:
 def graph_weights(round: Round) -> Array:
     """The weight that each worker gives to what it receives on each route: float [E, W].
 
-    In a round of routes they are the graph's: `turn_weights` where the routes in use are of one turn, else
-    `weights`. In a round of peers they are those of Metropolis-Hastings on the contacts.
+    In a round of routes they are the graph's: `turn_weights` where the routes in use are of one turn,
+    else `weights`. In a round of peers they are those of Metropolis-Hastings on the contacts.
     """
     graph = round.graph
     if round.peer is not None:
@@ -62,7 +61,7 @@ def received(round: Round) -> Array:
 
 
 def by_route(round: Round, matrix: Array) -> Array:
-    """Values [W, W] of each worker and its peer, as [E, W], by the route that the peer is a source on."""
+    """Values [W, W] of each worker and its peer, as [E, W]: by the route on which it hears from it."""
     graph = round.graph
     into = np.broadcast_to(np.arange(graph.num_workers), graph.sources.shape)
     return jnp.where(graph.carries, matrix[into, graph.sources], jnp.zeros((), matrix.dtype))
@@ -79,13 +78,13 @@ def both_ways(owner: str, round: Round) -> Round:
         return round
     if inverse is None:
         raise ValueError(
-            f"{owner}: two workers in contact both move, so every route needs one that goes the other way; "
-            f"{round.graph.name} is directed. Use an undirected graph, or a protocol for directed ones, "
-            f"such as dpsgd"
+            f"{owner}: two workers in contact both move, so every route needs one that goes the other "
+            f"way; {round.graph.name} is directed. Use an undirected graph, or a protocol for directed "
+            f"ones, such as dpsgd"
         )
     if (inverse == np.arange(len(inverse))).all():
         return round
     numbers, most = round.num_routes, round.graph.num_routes
     if min(numbers) < most:
         numbers = range(min(numbers), min(2 * max(numbers), most) + 1)
-    return round.replace(routes=round.routes | round.routes[inverse], num_routes=numbers)
+    return round.replace(routes=round.routes | round.routes[..., inverse], num_routes=numbers)

@@ -27,8 +27,8 @@ class Round:
     Under `jax.vmap` pass it with `in_axes=None`, so that a silent round costs nothing.
 
     A round is of one of two kinds. Of *peers*: `Round(peer)` says who initiated contact with whom, and
-    the routes in use follow from that. Of *routes*: `Round.of_routes(graph, routes)` says which routes of
-    a graph are in use.
+    the routes in use follow from that. Of *routes*: `Round.of_routes(graph, routes)` says which routes
+    of a graph are in use.
 
     Args:
       peer: integers [W]; `peer[i]` is the worker with whom worker i initiated contact, -1 for

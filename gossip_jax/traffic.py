@@ -1,10 +1,10 @@
 """What a run sends: expected by formula, or counted from the rounds drawn, without running it.
 
-A protocol whose rounds use routes of a graph sends a replica for each worker that receives on a route in use:
-in a swap one in each direction, and where a route is a whole matching, all of that. What two workers on one
-device tell each other is not sent. A collective protocol
-(All-reduce SGD, EASGD) is counted as a ring all-reduce, which sends `2 (W - 1) / W` times the
-parameters from every worker; no all-reduce sends less.
+A protocol whose rounds use routes of a graph sends a replica for each worker that receives on a route
+in use: in a swap one in each direction, and where a route is a whole matching, all of that. What two
+workers on one device tell each other is not sent. A collective protocol (All-reduce SGD, EASGD) is
+counted as a ring all-reduce, which sends `2 (W - 1) / W` times the parameters from every worker; no
+all-reduce sends less.
 """
 
 import dataclasses
@@ -44,7 +44,8 @@ def counted_routes(
       rounds: the rounds drawn.
       params: one worker's parameters, or their shapes and dtypes.
       wire_dtype: the type that they are sent in; their own, where None.
-      num_devices: on how many devices the workers are, W / num_devices on each; on one each, where None.
+      num_devices: on how many devices the workers are, W / num_devices on each; on one each, where
+      None.
     """
     in_use = np.asarray(routes_in_use(rounds)).reshape(-1, rounds.graph.num_routes)
     times = in_use.sum(axis=0, dtype=np.int64)

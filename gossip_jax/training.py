@@ -90,8 +90,8 @@ def train_epoch(
     Share `rounds` and `key` between workers (`in_axes=None`).
 
     Updates in silent rounds are compiled for themselves, without an exchange: they cost what they would
-    without a protocol. So are those in which one route is in use, and those with more. What cannot be, as
-    `Round.num_routes` says, is not compiled. An epoch cannot be differentiated in reverse mode.
+    without a protocol. So are those in which one route is in use, and those with more. What cannot be,
+    as `Round.num_routes` says, is not compiled. An epoch cannot be differentiated in reverse mode.
 
     Args:
       loss: the training loss of one worker.
@@ -133,7 +133,11 @@ def train_epoch(
             # Of silent rounds even the routes are known.
             is_silent = numbers == range(1)
             round = jax.tree.map(lambda leaf: leaf[t], rounds)
-            round = silence(rounds.num_workers, round.step) if is_silent else round.replace(num_routes=numbers)
+            round = (
+                silence(rounds.num_workers, round.step)
+                if is_silent
+                else round.replace(num_routes=numbers)
+            )
             key_of_step = keys.derive(key, Purpose.MODEL, round.step, worker)
             batch = jax.tree.map(lambda leaf: leaf[batches[t]], shard)
             state, value = of_route(state, batch, round, key_of_step)
@@ -186,10 +190,10 @@ def _kinds(rounds: Round, lockstep: str | None) -> tuple[list[range], Array]:
 def by_route(update: Update) -> Update:
     """The same update, compiled once for each route, where a round is known to use a single one.
 
-    What is sent over a route that is known travels while the gradient is computed. So one-peer graphs, which
-    use one of a few routes at an update, communicate in the shadow of computing. It makes a program as
-    many times larger as there are routes: more than eight, or routes of which two make an exchange, are left
-    to a conditional around what is sent.
+    What is sent over a route that is known travels while the gradient is computed. So one-peer graphs,
+    which use one of a few routes at an update, communicate in the shadow of computing. It makes a
+    program as many times larger as there are routes: more than eight, or routes of which two make an
+    exchange, are left to a conditional around what is sent.
     """
 
     def of_one_route(state: Any, batch: Any, round: Round, key: Array) -> tuple[Any, Array]:

@@ -99,8 +99,8 @@ def carried(
       message: what this worker sends, `as_sent` in the wire type.
       dtype: the wire type; the message's own, where None.
       send: brings arrays from one worker to another; differentiable for floating point.
-      as_integers: whether to send bits in any case. Narrow floats always travel as bits, since XLA sends
-        them as float32 on CPU; others as they are, since there a change to bits is a copy.
+      as_integers: whether to send bits in any case. Narrow floats always travel as bits, since XLA
+        sends them as float32 on CPU; others as they are, since there a change to bits is a copy.
     """
     dtype = np.dtype(dtype or message.dtype)
     if dtype.itemsize >= 4 and not as_integers:

@@ -24,14 +24,14 @@ def place(
     num_workers: int | None = None,
     backend: Backend = "auto",
     axis_name: str = "workers",
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[Any] | None = None,
     mesh: Mesh | None = None,
 ) -> "Placement":
     """Decides where the workers run.
 
     Args:
-      num_workers: W, 1 or more; with a `mesh`, a multiple of the size of its worker axis, which is also the
-        default.
+      num_workers: W, 1 or more; with a `mesh`, a multiple of the size of its worker axis, which is also
+        the default.
       backend: "pmap", one worker a device; "shard_map", W / D workers on each of D devices of a mesh;
         "vmap", all on one device; "auto", pmap where there are as many devices as workers, else shard_map on
         as many devices as divide W, and vmap where that is a single one.
@@ -39,17 +39,18 @@ def place(
       devices: the devices to use; by default all of JAX's or, where several processes work together
         (`jax.distributed`), equally many of each. vmap runs where its arguments are: have `scatter`
         and `share` put them on the first of these.
-      mesh: a mesh of yours with an axis `axis_name`. Its further axes are the workers' own: what a function
-        does for one worker is divided over them by XLA, as its arguments and its sharding constraints say, so
-        that each worker can be data-parallel or FSDP. The backend is then shard_map.
+      mesh: a mesh of yours with an axis `axis_name`. Its further axes are the workers' own: what a
+        function does for one worker is divided over them by XLA, as its arguments and its sharding
+        constraints say, so that each worker can be data-parallel or FSDP. The backend is then
+        shard_map.
 
     Returns:
       A placement.
 
     Raises:
-      ValueError: an unknown backend, W < 1, no device, more workers than devices under pmap, workers that
-        the devices or the processes cannot share equally, vmap over several processes, or a mesh without the
-        worker axis or beside `devices`.
+      ValueError: an unknown backend, W < 1, no device, more workers than devices under pmap, workers
+        that the devices or the processes cannot share equally, vmap over several processes, or a mesh
+        without the worker axis or beside `devices`.
 
     Warns:
       IdleDevicesWarning: `devices` is not given, and some of JAX's are left without a worker.
@@ -116,7 +117,9 @@ def _on_mesh(
             f"{mesh.axis_names}"
         )
     size = mesh.shape[axis_name]
-    num_workers = checks.at_least_one("place", "num_workers", size if num_workers is None else num_workers)
+    num_workers = checks.at_least_one(
+        "place", "num_workers", size if num_workers is None else num_workers
+    )
     if num_workers % size:
         raise ValueError(
             f"place: the axis {axis_name!r} of the mesh has {size} devices, which share the workers "
@@ -126,11 +129,11 @@ def _on_mesh(
     return Placement(num_workers, "shard_map", axis_name, own, mesh, axis_name)
 
 
-def _has_several_processes(devices: Sequence[jax.Device]) -> bool:
+def _has_several_processes(devices: Sequence[Any]) -> bool:
     return len({device.process_index for device in devices}) > 1
 
 
-def _own_devices(num_workers: int) -> list[jax.Device]:
+def _own_devices(num_workers: int) -> list[Any]:
     """All devices; of several processes equally many of each, and no more than there are workers."""
     devices, processes = jax.devices(), jax.process_count()
     if processes == 1:
@@ -155,7 +158,7 @@ class Placement:
     num_workers: int
     backend: Literal["pmap", "vmap", "shard_map"]
     axis_name: str
-    devices: tuple[jax.Device, ...]
+    devices: tuple[Any, ...]  # jax.Device
     """One for each group of workers that are together: the first of theirs, if they are on several."""
     mesh: Mesh | None = None
     """Of these devices; None under vmap."""
@@ -169,7 +172,7 @@ class Placement:
 
     @property
     def axes(self) -> Any:
-        """The name, or names, of the worker axis for `jax.lax`'s own collectives in a function placed here."""
+        """What `jax.lax`'s own collectives over all workers take, in a function that is placed here."""
         if self.backend == "vmap" or self.workers_per_device == 1:
             return self.axis_name
         return self.mesh_axis, axis.within(self.axis_name)
@@ -207,8 +210,10 @@ class Placement:
             return _Pmapped(self, function, in_axes, donate)
         return jax.jit(self._sharded(function, in_axes), donate_argnums=donate)
 
-    def _sharded(self, function: Callable[..., Any], in_axes: tuple[int | None, ...]) -> Callable[..., Any]:
-        """A function of one worker's values as one of stacked ones, under shard_map over the workers."""
+    def _sharded(
+        self, function: Callable[..., Any], in_axes: tuple[int | None, ...]
+    ) -> Callable[..., Any]:
+        """A function of one worker's values, as one of stacked ones under shard_map."""
         stacked, shared = PartitionSpec(self.mesh_axis), PartitionSpec()
         if self.workers_per_device > 1:
             of_block = jax.vmap(

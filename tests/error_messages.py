@@ -24,9 +24,13 @@ import numpy as np
 import optax
 
 import gossip_jax as gj
-from experiments import data, program, records, rows, run, table, train
-from experiments.files import only_one_process
-from experiments.interrupts import Interrupts
+from experiments import table, train
+from experiments.common.files import only_one_process
+from experiments.common.interrupts import Interrupts
+from experiments.runs import records
+from experiments.tables import rows
+from experiments.tasks import data
+from experiments.training import program, run
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "errors.md"
 HEAD = """# Error messages
@@ -158,7 +162,7 @@ def blocked(name: str) -> Iterator[None]:
 @contextlib.contextmanager
 def full_disk() -> Iterator[None]:
     free = mock.Mock(return_value=mock.Mock(free=200_000))
-    with mock.patch("experiments.checkpoints.shutil.disk_usage", free):
+    with mock.patch("experiments.runs.checkpoints.shutil.disk_usage", free):
         yield
 
 
@@ -187,7 +191,7 @@ def signalled_twice() -> Iterator[None]:
 
     with (
         mock.patch.object(train, "Interrupts", Twice),
-        mock.patch("experiments.interrupts.os._exit", exit_at_once),
+        mock.patch("experiments.common.interrupts.os._exit", exit_at_once),
     ):
         yield
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from experiments import records
-from experiments.records import Record
-from experiments.rows import Row, Table
-from experiments.run import EpochMetrics, Result
+from experiments.runs import records
+from experiments.runs.records import Record
+from experiments.tables.rows import Row, Table
+from experiments.training.results import EpochMetrics, Result
 
 PROVENANCE = {
     "from_epoch": 0,

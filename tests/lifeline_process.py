@@ -7,8 +7,8 @@ there, then, as WHAT says, leaves, fails, or lives on.
 import sys
 import time
 
-from experiments import rendezvous
-from experiments.lifeline import Lifeline
+from experiments.cluster import rendezvous
+from experiments.cluster.lifeline import Lifeline
 
 
 def main(process: int, processes: int, port: int, timeout: float, what: str) -> None:

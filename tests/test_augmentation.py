@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.augmentation import draw, random_crop_and_flip
+from experiments.tasks.augmentation import draw, random_crop_and_flip
 
 KEY = jax.random.key(7)
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.checkpoints import Checkpoints
+from experiments.runs.checkpoints import Checkpoints
 
 ROOT = Path(__file__).parents[1]
 NOTES = {"epoch": 3, "text": "α/τ", "list": [1, 2.5, None], "nested": {"a": True}}
@@ -168,7 +168,7 @@ def test_a_damaged_checkpoint_leaves_no_traceback_on_the_terminal(checkpoints):
         flip(0.5)(checkpoints.path / "3" / file)
     program = (
         "import sys, numpy as np; from pathlib import Path;"
-        "from experiments.checkpoints import Checkpoints\n"
+        "from experiments.runs.checkpoints import Checkpoints\n"
         "try: Checkpoints(Path(sys.argv[1])).restore(3, {'x': np.zeros(10), 'y': np.zeros(3)})\n"
         "except ValueError as error: sys.exit(str(error))"
     )
@@ -275,7 +275,7 @@ def test_a_disk_that_fills_up_during_a_save_leaves_those_before(small_disk):
     (small_disk / "ballast").write_bytes(bytes(shutil.disk_usage(small_disk).free - 400_000))
     program = (
         "import shutil, sys, numpy as np; from pathlib import Path;"
-        "from experiments.checkpoints import Checkpoints\n"
+        "from experiments.runs.checkpoints import Checkpoints\n"
         "shutil.disk_usage = lambda path: shutil._ntuple_diskusage(10**12, 0, 10**12)\n"
         "noise = np.random.default_rng(0).normal(size=10**5)\n"
         "try: Checkpoints(Path(sys.argv[1])).save(2, {'x': noise}, {})\n"

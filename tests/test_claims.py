@@ -5,11 +5,11 @@ import pytest
 from fabricated import write_run
 from scipy import stats
 
-from experiments import rows
-from experiments.claims import CLAIMS, Claim, findings, verdict
-from experiments.intervals import contrast
-from experiments.requirements import Difference, ShareOfBytes, Verdict
-from experiments.summary import Results
+from experiments.report.claims import CLAIMS, Claim, findings, verdict
+from experiments.report.intervals import contrast
+from experiments.report.requirements import Difference, ShareOfBytes, Verdict
+from experiments.report.summary import Results
+from experiments.tables import rows
 
 MNIST = rows.load("mnist_protocols")
 PAIR = {"EG-4-0.031": 1.0, "AR-4": -1.0}

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from experiments import demo
-from experiments.files import only_one_process
+from experiments.common.files import only_one_process
+from gossip_jax.protocols import SPECS
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--width", "8", "--epochs", "1"]
@@ -51,7 +52,7 @@ def test_a_run_writes_its_settings_its_metrics_and_its_result(run_train, tmp_pat
         assert epoch["training_loss"] > 0
         assert epoch["consensus_distance"] > 0
 
-    result = json.loads((out / "result.json").read_text(encoding="utf-8"))
+    result = json.loads((out / "result.json").read_text(encoding="utf-8"))["result"]
     assert result["updates"] == 18
     assert len(result["worker_accuracy"]) == 4
     assert result["rank0_accuracy"] == result["worker_accuracy"][0]
@@ -80,7 +81,10 @@ def test_a_run_that_diverged_says_so(run_train, tmp_path):
     assert code == 0
     assert "worker 3 is NaN or infinite since epoch 1" in shown
     assert "training diverged" in shown
-    assert json.loads((tmp_path / "out" / "result.json").read_text())["consensus_distance"] is None
+    assert (
+        json.loads((tmp_path / "out" / "result.json").read_text())["result"]["consensus_distance"]
+        is None
+    )
 
 
 def test_of_two_runs_given_the_same_directory_one_fails(run_train, tmp_path):
@@ -199,7 +203,7 @@ def test_the_demo_compares_all_protocols(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(sys, "argv", ["demo", "--epochs", "1", "--out", str(tmp_path / "demo")])
     demo.main()
     shown = capsys.readouterr().out
-    for protocol in demo.RUNS:
+    for protocol in SPECS:
         assert (tmp_path / "demo" / protocol / "result.json").exists()
         assert shown.count(protocol) >= 2  # in the progress and in the table
     assert (tmp_path / "demo" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
@@ -211,8 +215,8 @@ def test_the_demo_shows_what_the_thesis_claims(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["demo", "--out", str(tmp_path / "demo")])
     demo.main()
     result = {
-        protocol: json.loads((tmp_path / "demo" / protocol / "result.json").read_text())
-        for protocol in demo.RUNS
+        protocol: json.loads((tmp_path / "demo" / protocol / "result.json").read_text())["result"]
+        for protocol in SPECS
     }
     accuracy = {protocol: sum(r["worker_accuracy"]) / 4 for protocol, r in result.items()}
     # The demo's own figures are 0.972 (All-reduce), 0.972 and 0.971 (gossip), 0.913 (alone); of 4 x 360
@@ -245,7 +249,7 @@ def test_mnist_at_the_thesis_s_settings(shared, tmp_path):
             check=True,
             timeout=900,
         )
-        results[backend] = json.loads((out / "result.json").read_text())
+        results[backend] = json.loads((out / "result.json").read_text())["result"]
     assert results["pmap"]["rank0_accuracy"] > 0.93
     for backend in ("vmap", "shard_map"):
         for name in ("rank0_accuracy", "aggregate_accuracy"):

@@ -1,5 +1,6 @@
 """Each protocol is exported, documented, in the README, and has a row in cases.py; none is left out."""
 
+import dataclasses
 import importlib
 import inspect
 import pkgutil
@@ -38,6 +39,26 @@ def test_a_protocol_is_exported(protocol):
     assert protocol in gj.__all__
     module = importlib.import_module(f"{protocols.__name__}.{protocol}")
     assert getattr(gj, protocol) is getattr(module, protocol)
+
+
+def test_a_protocol_has_a_spec_by_which_it_is_found(protocol):
+    spec = gj.protocols.SPECS[protocol]
+    assert spec is importlib.import_module(f"{protocols.__name__}.{protocol}").SPEC
+    assert spec.factory is getattr(gj, protocol)
+    # All but the axis are options: a factory can read nothing that its program is not known by.
+    arguments = set(inspect.signature(spec.factory).parameters) - {"axis_name"}
+    assert {option.name for option in spec.options} == arguments
+
+
+def test_protocols_are_told_apart_in_figures():
+    for name in ("label", "short", "color"):
+        assert len({getattr(spec, name) for spec in gj.protocols.SPECS.values()}) == len(discovered())
+
+
+def test_a_spec_names_arguments_that_there_are():
+    spec = gj.protocols.SPECS["all_reduce"]
+    with pytest.raises(ValueError, match="all_reduce has no argument 'alpha'; it has axis_name"):
+        dataclasses.replace(spec, options=(gj.spec.moving_rate(0.5),))
 
 
 def test_a_protocol_has_a_row_in_cases_for_each_of_its_variants(protocol):

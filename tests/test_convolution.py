@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.convolution import convolve
-from experiments.models import PreActBlock
+from experiments.tasks.convolution import convolve
+from experiments.tasks.models import PreActBlock
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import data
-from experiments.data import Examples
+from experiments.tasks import data
+from experiments.tasks.data import Examples
 from gossip_jax import keys
 
 

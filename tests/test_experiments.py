@@ -11,13 +11,17 @@ import numpy as np
 import pytest
 
 import gossip_jax as gj
-from experiments import data, run
-from experiments.config import Config, ProtocolName
-from experiments.models import MLP
-from experiments.protocols import PROTOCOLS, make_optimizer
-from experiments.run_directory import RunDirectory
-from experiments.task import classification
+from experiments.runs.records import Record
+from experiments.runs.run_directory import RunDirectory
+from experiments.tasks import data
+from experiments.tasks.models import MLP
+from experiments.tasks.task import classification
+from experiments.training import loop, run
+from experiments.training.config import Config, ProtocolName
+from experiments.training.protocols import make_optimizer
+from experiments.training.results import EpochMetrics, Result
 from gossip_jax import traffic
+from gossip_jax.protocols import SPECS
 
 SMALL = Config(width=16, epochs=2, backend="vmap")
 
@@ -27,11 +31,11 @@ def digits():
     return data.load("digits")
 
 
-def finish(config: Config, dataset) -> tuple[run.Result, list[run.EpochMetrics]]:
+def finish(config: Config, dataset) -> tuple[Result, list[EpochMetrics]]:
     setup = run.set_up(config, dataset)
     start = progress = run.start(setup)
     metrics = []
-    for progress, epoch in run.train(setup, start):  # noqa: B007
+    for progress, epoch in loop.epochs_of_one(setup, start):  # noqa: B007
         metrics.append(epoch)
     return run.result(setup, progress), metrics
 
@@ -43,7 +47,7 @@ def test_the_command_line_offers_every_protocol_of_the_library():
         for name in gj.__all__
         if getattr(getattr(gj, name), "__module__", "").startswith(factories)
     }
-    assert set(PROTOCOLS) == set(get_args(ProtocolName)) == exported - {"ElasticAveragingState"}
+    assert set(SPECS) == set(get_args(ProtocolName)) == exported - {"ElasticAveragingState"}
 
 
 def test_the_mlp_has_the_thesis_s_parameters_and_initial_distributions():
@@ -146,8 +150,8 @@ def test_a_run_can_go_on_from_where_it_came_to(digits):
     whole, _ = finish(dataclasses.replace(SMALL, epochs=4), digits)
     half = run.set_up(dataclasses.replace(SMALL, epochs=2), digits)
     rest = run.set_up(dataclasses.replace(SMALL, epochs=4), digits)
-    (*_, (progress, _)) = run.train(half, run.start(half))
-    (*_, (progress, _)) = run.train(rest, progress)
+    (*_, (progress, _)) = loop.epochs_of_one(half, run.start(half))
+    (*_, (progress, _)) = loop.epochs_of_one(rest, progress)
     resumed = run.result(rest, progress)
     assert resumed.worker_accuracy == whole.worker_accuracy
     assert resumed.consensus_distance == whole.consensus_distance
@@ -158,8 +162,9 @@ def test_a_run_directory_writes_no_number_that_json_does_not_have(tmp_path):
     directory = RunDirectory(tmp_path / "run")
     directory.make()
     nan = float("nan")
-    directory.write_result(run.Result(nan, nan, [nan, 0.5], float("inf"), 1, 2.0, 0.5, 3, 4.0))
-    result = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))
+    figures = Result(nan, nan, [nan, 0.5], float("inf"), 1, 2.0, 0.5, 3, 4.0)
+    directory.write_result(Record(Config().settings(), figures, (), []))
+    result = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))["result"]
     assert result["rank0_accuracy"] is None
     assert result["worker_accuracy"] == [None, 0.5]
     assert result["consensus_distance"] is None
@@ -201,7 +206,7 @@ def test_the_learning_rate_is_halved_after_the_epochs_that_say_so():
         SMALL, protocol="no_communication", learning_rate=1.0, momentum=0.0, halve_after=(1, 3)
     )
     with jax.numpy_dtype_promotion("standard"):  # which optax's schedule needs
-        optimizer = make_optimizer(config, 0.5, updates_per_epoch=2)
+        optimizer = make_optimizer(config, {}, updates_per_epoch=2)
         params = jnp.zeros(())
         state, steps = optimizer.init(params), []
         for _ in range(4 * 2):
@@ -243,5 +248,5 @@ def test_training_on_a_part_takes_so_many_of_the_examples(digits):
 def test_validation_comes_every_so_many_epochs_and_last(digits):
     config = dataclasses.replace(SMALL, epochs=5, validate_every=2)
     setup = run.set_up(config, digits)
-    metrics = [metrics for _, metrics in run.train(setup, run.start(setup))]
+    metrics = [metrics for _, metrics in loop.epochs_of_one(setup, run.start(setup))]
     assert [one and one.epoch for one in metrics] == [None, 2, None, 4, 5]

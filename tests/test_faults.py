@@ -16,14 +16,15 @@ import pytest
 from rich.console import Console
 
 import gossip_jax as gj
-from experiments import program, run, train
-from experiments.config import Config
-from experiments.data import load
-from experiments.faults import Diverged
-from experiments.models import make_model
-from experiments.program import Programs
-from experiments.protocols import make_optimizer
-from experiments.run_directory import RunDirectory
+from experiments import train
+from experiments.runs.faults import Diverged
+from experiments.runs.run_directory import RunDirectory
+from experiments.tasks.data import load
+from experiments.tasks.models import make_model
+from experiments.training import loop, program, run
+from experiments.training.config import Config
+from experiments.training.program import Programs
+from experiments.training.protocols import make_optimizer
 from gossip_jax import health, training
 from gossip_jax.keys import Purpose
 
@@ -110,7 +111,7 @@ def lines(path) -> list[dict[str, Any]]:
 
 
 def result(path) -> dict[str, Any]:
-    return json.loads((path / "result.json").read_text()) | {"updates_per_second": 0}
+    return json.loads((path / "result.json").read_text())["result"] | {"updates_per_second": 0}
 
 
 def of_worker(state: Any, worker: int) -> list[bytes]:
@@ -154,7 +155,7 @@ def test_an_isolated_worker_infects_nobody_and_counts_no_more(backend, poison, d
     assert last.workers == [0, 1, 3]
     assert np.asarray(health.finite_workers(last.state)).all()
     before = run.set_up(dataclasses.replace(CONFIG, p=1.0, epochs=1, backend=backend), digits)
-    ((first, _),) = run.train(before, run.start(before))
+    ((first, _),) = loop.epochs_of_one(before, run.start(before))
     assert of_worker(last.state, 2) == of_worker(first.state, 2)
     assert of_worker(last.state, 1) != of_worker(first.state, 1)
     setup = run.set_up(dataclasses.replace(CONFIG, p=1.0, backend=backend), digits)
@@ -233,19 +234,19 @@ def test_a_healthy_run_is_the_same_under_every_policy(digits, tmp_path):
 def test_nothing_of_this_is_in_the_program_of_a_healthy_run(digits):
     """It is made of the instructions of `training.train_epoch`, and of no others."""
     setup = run.set_up(dataclasses.replace(CONFIG, epochs=1), digits, Programs(digits))
-    list(run.train(setup, run.start(setup)))
-    run.train_watched_epoch(setup, run.start(setup))
+    list(loop.epochs_of_one(setup, run.start(setup)))
+    loop.watched_epoch(setup, run.start(setup))
     plain, watched = map(opcodes, setup.program._compiled.values())
 
     task = program.classification(make_model("mlp", 10, CONFIG.width), digits)
 
-    def epoch(state: Any, shard: Any, rounds: Any, key: Any, alpha: Any) -> Any:
-        optimizer = make_optimizer(CONFIG, alpha, setup.updates_per_epoch)
+    def epoch(state: Any, shard: Any, rounds: Any, key: Any, traced: Any) -> Any:
+        optimizer = make_optimizer(CONFIG, traced, setup.updates_per_epoch)
         return training.train_epoch(task.loss, optimizer, 32)(state, shard, rounds, key)
 
     placed: Any = setup.program.placement.map(epoch, (0, 0, None, None, None), donate_argnums=(0,))
     rounds = training.draw_rounds(setup.draw, setup.key, 1, setup.updates_per_epoch)
-    arguments = run.start(setup).state, setup.shards, rounds, setup.key, jnp.float32(0.5)
+    arguments = run.start(setup).state, setup.shards, rounds, setup.key, setup.traced
     options = program._options(setup.program.placement)
     assert plain == opcodes(placed.lower(*arguments).compile(compiler_options=options))
     assert watched["is-finite"] > plain["is-finite"]

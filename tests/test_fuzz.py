@@ -15,9 +15,14 @@ import numpy as np
 import pytest
 from mutations import mutated, mutated_bytes
 
-from experiments import data, records, rows, run, train
-from experiments.config import Config, flag
-from experiments.program import Programs
+from experiments import train
+from experiments.common.cli import flag
+from experiments.runs import records
+from experiments.tables import rows
+from experiments.tasks import data
+from experiments.training import run
+from experiments.training.config import Config
+from experiments.training.program import Programs
 
 RUN = ["--width", "8", "--epochs", "2", "--backend", "vmap"]
 HANG = 120  # seconds after which an input counts as one that hangs: the process is then ended

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from commands import run_module, start_module, wait_for
 
-from experiments import run
-from experiments.data import load
-from experiments.journal import Journal
-from experiments.run_directory import RunDirectory
+from experiments.runs.journal import Journal
+from experiments.runs.run_directory import RunDirectory
+from experiments.tasks.data import load
+from experiments.training import run
 
 KILLS, EPOCHS = 20, 12
 RUN = ["--width", "32", "--epochs", str(EPOCHS), "--p", "0.5", "--backend", "vmap"]
@@ -27,7 +27,7 @@ def outcome(path: Path) -> tuple[Any, ...]:
     progress = Journal(setup, directory.checkpoints).restore(EPOCHS)
     state = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(progress.state)]
     metrics = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    result = json.loads((path / "result.json").read_text()) | {"updates_per_second": 0}
+    result = json.loads((path / "result.json").read_text())["result"] | {"updates_per_second": 0}
     return state, [line | {"seconds": 0} for line in metrics], result
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments import launch
-from experiments.lifeline import PEER_LOST
+from experiments.cluster.lifeline import PEER_LOST
 
 ROOT = Path(__file__).parents[1]
 

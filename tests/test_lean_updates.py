@@ -10,10 +10,12 @@ import pytest
 from hlo import turns
 
 import gossip_jax as gj
-from experiments import data, run
 from experiments.bench import steps
-from experiments.config import Config
-from experiments.profiling import profile
+from experiments.runs.profiling import profile
+from experiments.tasks import data
+from experiments.training import loop, run
+from experiments.training.config import Config
+from gossip_jax.protocols import SPECS
 
 WIDTH, WORKERS = 96, 4  # a width that nothing else in the program has
 
@@ -40,7 +42,7 @@ def copies(program: steps.Program) -> int:
     return max(sum(i.opcode.startswith("copy") for i in turn) for turn in of_parameters)
 
 
-@pytest.mark.parametrize("protocol", steps.SETTINGS)
+@pytest.mark.parametrize("protocol", SPECS)
 def test_parameters_are_copied_no_more_often_than_in_an_update_written_by_hand(
     protocol, floor, dataset
 ):
@@ -61,7 +63,7 @@ def test_the_checker_sees_a_copy(dataset):
 def test_memory_does_not_grow_over_a_run():
     setup = run.set_up(Config(width=16, epochs=6, p=0.5), data.load("digits"))
     sizes = []
-    for progress, _ in run.train(setup, run.start(setup)):
+    for progress, _ in loop.epochs_of_one(setup, run.start(setup)):
         jax.block_until_ready(progress.state)
         sizes.append(sum(array.nbytes for array in jax.live_arrays()))
     assert len(set(sizes[1:])) == 1, "live arrays are the same after every epoch"
@@ -83,7 +85,7 @@ def test_operations_carry_the_names_of_what_they_are_for():
     setup = run.set_up(Config(width=16, backend="pmap", p=0.125), data.load("digits"))
     state = run.start(setup).state
     rounds = gj.training.draw_rounds(setup.draw, setup.key, 1, setup.updates_per_epoch)
-    arguments: Any = (state, setup.shards, rounds, setup.key, jax.numpy.float32(0.5), None)
+    arguments: Any = (state, setup.shards, rounds, setup.key, setup.traced, None)
     program = setup.program.compile_epoch(*arguments).as_text()
     scopes = set(re.findall(r"/(gradient|optimizer|exchange_\d-\d(?:_\d-\d)*)/", program))
     pairs = {f"exchange_{i}-{k}" for i in range(4) for k in range(i + 1, 4)}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.lifeline import PEER_LOST
-from experiments.rendezvous import free_port
+from experiments.cluster.lifeline import PEER_LOST
+from experiments.cluster.rendezvous import free_port
 
 HERE = Path(__file__).parent
 PATIENCE = 60  # seconds, for a machine with much else to do

@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 from fabricated import write_run
 
-from experiments import link_records, link_report, network, report, rows
-from experiments.claims import CLAIMS, findings
-from experiments.config import Config
-from experiments.link_records import LinkRecord
-from experiments.requirements import Verdict
-from experiments.summary import Results
+from experiments import network
+from experiments.links import records as link_records
+from experiments.links.records import LinkRecord
+from experiments.report import document as report
+from experiments.report import links as link_report
+from experiments.report.claims import CLAIMS, findings
+from experiments.report.requirements import Verdict
+from experiments.report.summary import Results
+from experiments.tables import rows
+from experiments.training.config import Config
 
 
 def record(rate: str, protocol: Any, updates_per_second: float, **changes: Any) -> LinkRecord:

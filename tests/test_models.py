@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.models import PreActBlock, PreActResNet18
+from experiments.tasks.models import PreActBlock, PreActResNet18
 
 MODEL = PreActResNet18(num_classes=10)
 STAGES = (64, 64, 128, 128, 256, 256, 512, 512)  # channels after each block

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments import namespaces
-from experiments.namespaces import address, bits_per_second, inside, network
+from experiments.links import namespaces
+from experiments.links.namespaces import address, bits_per_second, inside, network
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 60  # seconds, for a machine with much else to do
@@ -102,7 +102,7 @@ def is_running(process: int) -> bool:
 
 OWNER = """
 import subprocess, sys, time
-from experiments import namespaces
+from experiments.links import namespaces
 with namespaces.network(2, "10mbit") as names:
     inner = subprocess.Popen(namespaces.inside(names[0], ["sleep", "600"]))
     print(inner.pid, flush=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from commands import ROOT, wait_for
 
-from experiments.lifeline import PEER_LOST
+from experiments.cluster.lifeline import PEER_LOST
 
 PATIENCE = 300  # seconds, for processes that share two cores with much else
 ENVIRONMENT = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
@@ -53,7 +53,7 @@ def launch(processes: int, *arguments: str) -> tuple[int, str]:
 
 def figures(out: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The result and the metrics, but for what is measured in seconds."""
-    result = json.loads((out / "result.json").read_text())
+    result = json.loads((out / "result.json").read_text())["result"]
     metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     for one in (result, *metrics):
         one.pop("seconds", None)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from experiments import records
-from experiments.config import Config
-from experiments.records import Record
-from experiments.run import EpochMetrics, Result
+from experiments.runs import records
+from experiments.runs.records import Record
+from experiments.training.config import Config
+from experiments.training.results import EpochMetrics, Result
 
 NAN = float("nan")
 

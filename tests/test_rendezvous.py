@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from experiments import rendezvous
-from experiments.processes import Processes
-from experiments.rendezvous import Address, Met
+from experiments.cluster import rendezvous
+from experiments.cluster.processes import Processes
+from experiments.cluster.rendezvous import Address, Met
 
 SETTINGS = {"p": 0.5, "seed": 0}
 TIMEOUT = 30.0

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 from fabricated import write_run
 
-from experiments import comparison, figures, grids, records, report, rows
-from experiments.summary import Length, Results
+from experiments.report import comparison, figures, grids
+from experiments.report import document as report
+from experiments.report.summary import Length, Results
+from experiments.runs import records
+from experiments.tables import rows
 
 MNIST = rows.load("mnist_protocols")
 ALPHA = rows.load("mnist_alpha")

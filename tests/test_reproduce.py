@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from experiments import reproduce, rows, sweep
+from experiments import reproduce
+from experiments.tables import rows, sweep
 
 
 def planned(**options) -> list[sweep.Job]:

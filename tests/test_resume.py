@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,17 @@ import pytest
 from commands import run_module, stop_module
 from rich.console import Console
 
-from experiments import journal, run, train
-from experiments.checkpoints import Checkpoints
-from experiments.config import Config
-from experiments.data import load
-from experiments.interrupts import Interrupted
-from experiments.journal import Journal
-from experiments.program import Programs
-from experiments.run_directory import RunDirectory
+from experiments import train
+from experiments.common.interrupts import Interrupted
+from experiments.runs import journal
+from experiments.runs.checkpoints import Checkpoints
+from experiments.runs.journal import Journal
+from experiments.runs.run_directory import RunDirectory
+from experiments.tasks.data import load
+from experiments.training import run
+from experiments.training.config import Config
+from experiments.training.loop import Epoch
+from experiments.training.program import Programs
 
 SMALL = Config(width=8, epochs=4, p=0.5, backend="vmap")
 FLAGS = ["--width", "8", "--epochs", "4", "--p", "0.5", "--backend", "vmap"]
@@ -50,7 +53,7 @@ def metrics_of(directory: Path) -> list[dict[str, Any]]:
 
 
 def result_of(directory: Path) -> dict[str, Any]:
-    result = json.loads((directory / "result.json").read_text(encoding="utf-8"))
+    result = json.loads((directory / "result.json").read_text(encoding="utf-8"))["result"]
     del result["updates_per_second"]
     return result
 
@@ -293,9 +296,9 @@ def test_a_run_whose_disk_fills_up_stops_with_a_message_and_goes_on_once_there_i
 ):
     out, ballast, update = small_disk / "run", small_disk / "ballast", train.EpochProgress.update
 
-    def fill_up(shown: Any, progress: run.Progress, *arguments: Any) -> None:
-        update(shown, progress, *arguments)
-        if progress.epoch == 2:
+    def fill_up(shown: Any, after: Sequence[Epoch]) -> None:
+        update(shown, after)
+        if after[0].progress.epoch == 2:
             ballast.write_bytes(bytes(shutil.disk_usage(small_disk).free - 200_000))
 
     with monkeypatch.context() as patched:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from experiments import rows
-from experiments.config import Config
-from experiments.rows import Row, Table
+from experiments.tables import rows
+from experiments.tables.rows import Row, Table
+from experiments.training.config import Config
 
 # Of paper/README.md in the shared material: "MNIST set-up" and "CIFAR-10 set-up".
 SET_UP: dict[str, dict[str, Any]] = {

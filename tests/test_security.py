@@ -10,10 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import data, records, rows, run, train
-from experiments.checkpoints import Checkpoints
-from experiments.program import Programs
-from experiments.run_directory import RunDirectory
+from experiments import train
+from experiments.runs import records
+from experiments.runs.checkpoints import Checkpoints
+from experiments.runs.run_directory import RunDirectory
+from experiments.tables import rows
+from experiments.tasks import data
+from experiments.training import run
+from experiments.training.program import Programs
 
 RUN = ["--width", "8", "--epochs", "2", "--backend", "vmap"]
 

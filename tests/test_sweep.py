@@ -16,11 +16,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments import data, records, rows, run, sweep
-from experiments.program import Programs
-from experiments.records import Record
-from experiments.run import EpochMetrics, Result
-from experiments.sweep import Job
+from experiments.runs import faults, records
+from experiments.runs.faults import Diverged
+from experiments.runs.records import Record
+from experiments.tables import rows, sweep
+from experiments.tables.sweep import Job
+from experiments.tasks import data
+from experiments.training import loop, run
+from experiments.training.program import Programs
+from experiments.training.results import EpochMetrics, Result
 from gossip_jax import training
 
 SETTINGS = 'dataset = "digits"\nwidth = 16\nepochs = 3'
@@ -40,10 +44,14 @@ def table(*lines: str, settings: str = SETTINGS) -> rows.Table:
 
 
 def jobs(
-    *lines: str, seeds: Sequence[int] = (0,), settings: str = SETTINGS, backend: str = "vmap"
+    *lines: str,
+    seeds: Sequence[int] = (0,),
+    settings: str = SETTINGS,
+    backend: Any = "vmap",
+    on_nan: Any = None,
 ) -> list[Job]:
     tiny = table(*lines, settings=settings)
-    return sweep.jobs_of(tiny, tiny.rows, seeds, backend=backend)
+    return sweep.jobs_of(tiny, tiny.rows, seeds, backend=backend, on_nan=on_nan)
 
 
 def finish(wanted: Sequence[Job], results: Path, together: int = 1) -> str:
@@ -94,7 +102,7 @@ def plain_outcome(digits) -> Callable[[Job], str]:
     @functools.cache
     def finish_plainly(job: Job) -> str:
         setup = run.set_up(job.config, digits)
-        after = list(run.train(setup, run.start(setup)))
+        after = list(loop.epochs_of_one(setup, run.start(setup)))
         return outcome(run.result(setup, after[-1][0]), [metrics for _, metrics in after if metrics])
 
     return finish_plainly
@@ -105,8 +113,8 @@ def stop_after_each_epoch(monkeypatch):
     """Has Ctrl-C come after every epoch; the function it gives counts the starts to the end."""
     epochs = []
 
-    def update(_: Any, progress: run.Progress, *__: Any) -> None:
-        epochs.append(progress.epoch)
+    def update(_: Any, after: Sequence[loop.Epoch]) -> None:
+        epochs.append(after[0].progress.epoch)
         raise KeyboardInterrupt
 
     def finish_in_pieces(wanted: Sequence[Job], results: Path, together: int = 1) -> list[int]:
@@ -131,10 +139,10 @@ def contents(directory: Path) -> dict[Path, tuple[bytes, int]]:
 
 
 def forbid_training(monkeypatch) -> None:
-    def train_together(*_: Any) -> None:
+    def train(*_: Any) -> None:
         raise AssertionError("trained")
 
-    monkeypatch.setattr(run, "train_together", train_together)
+    monkeypatch.setattr(loop, "epochs", train)
 
 
 def kill(*_: Any) -> None:
@@ -249,13 +257,13 @@ def test_what_two_tables_share_runs_once(monkeypatch, tmp_path):
 
 def test_a_run_wanted_twice_trains_once(monkeypatch, tmp_path):
     trained = collections.Counter()
-    train_together = run.train_together
+    epochs = loop.epochs
 
-    def counted(setups: Sequence[run.Setup], progress: Sequence[run.Progress]) -> Any:
+    def counted(setups: Sequence[run.Setup], *arguments: Any) -> Any:
         trained.update(setup.config.seed for setup in setups)
-        return train_together(setups, progress)
+        return epochs(setups, *arguments)
 
-    monkeypatch.setattr(run, "train_together", counted)
+    monkeypatch.setattr(loop, "epochs", counted)
     (job,) = jobs(ROWS["no_communication"])
     finish([job, job._replace(label="B")], tmp_path, together=2)
     assert trained == {0: 1}
@@ -495,9 +503,58 @@ def test_of_two_processes_in_one_directory_the_second_is_refused(monkeypatch, tm
     finish([job], tmp_path)  # the lock is free again
 
 
-def test_a_run_that_diverged_has_a_record_and_goes_on_as_any(stop_after_each_epoch, tmp_path):
-    (job,) = jobs(GOSSIP, settings=SETTINGS + "\nlearning_rate = 1e30")
-    finish([job], tmp_path / "whole")
-    stop_after_each_epoch([job], tmp_path / "pieces")
-    assert "nan" in outcome_of(job, tmp_path / "whole")
-    assert outcome_of(job, tmp_path / "pieces") == outcome_of(job, tmp_path / "whole")
+SICK = "A = { learning_rate = 1e30 }"
+WELL = 'B = { protocol = "no_communication" }'
+
+
+def test_a_run_that_diverged_has_no_record_and_the_others_finish(tmp_path):
+    wanted = jobs(SICK, WELL, seeds=(0, 1))
+    with pytest.raises(Diverged, match="A seed 0, A seed 1 diverged, and has no record; the same"):
+        finish(wanted, tmp_path, together=2)
+    assert [job.label for job in wanted if job.record(tmp_path) is None] == ["A", "A"]
+
+
+def test_a_run_that_was_to_continue_has_a_record_that_says_so(tmp_path):
+    (job,) = jobs(SICK, on_nan="continue")
+    assert "is NaN or infinite since epoch 1" in finish([job], tmp_path)
+    assert "nan" in outcome_of(job, tmp_path)
+    assert read(job, tmp_path).settings["on_nan"] == "continue"
+    (stopped,) = jobs(SICK)
+    with pytest.raises(ValueError, match="on_nan 'continue' there, 'stop' here"):
+        stopped.record(tmp_path)
+
+
+def test_what_would_have_been_done_with_the_sick_makes_no_other_run_of_a_healthy_one(
+    monkeypatch, tmp_path
+):
+    (job,) = jobs(WELL, on_nan="isolate")
+    finish([job], tmp_path)
+    assert read(job, tmp_path).settings["on_nan"] == "stop"
+    forbid_training(monkeypatch)
+    assert "1 of 1 runs are there already" in finish(jobs(WELL), tmp_path)
+
+
+def test_of_seeds_that_train_at_once_a_sick_worker_of_one_is_isolated(monkeypatch, tmp_path):
+    """And the other seed is to rounding what it is alone."""
+    wanted = jobs(WELL, seeds=(0, 1), on_nan="isolate")
+    treat = faults.Treatment._of
+
+    def fall_sick(self: Any, journal: Any, epoch: loop.Epoch) -> loop.Epoch:
+        if (journal.setup.config.seed, epoch.progress.epoch) == (1, 2):
+            return faults._treat(journal, 2, self._say)
+        return treat(self, journal, epoch)
+
+    watched = loop.watched_epoch
+
+    def sick_once(setup: Any, progress: run.Progress) -> Any:
+        after, sick_from = watched(setup, progress)
+        return after, sick_from if progress.isolated else np.array([0, 0, 12, 0])
+
+    monkeypatch.setattr(faults.Treatment, "_of", fall_sick)
+    monkeypatch.setattr(loop, "watched_epoch", sick_once)
+    shown = finish(wanted, tmp_path / "together", together=2)
+    assert "worker 2 turned NaN or infinite at update 12, in epoch 2: isolated" in shown
+    healthy, isolated = (read(job, tmp_path / "together") for job in wanted)
+    assert (healthy.settings["on_nan"], isolated.settings["on_nan"]) == ("stop", "isolate")
+    finish(wanted[:1], tmp_path / "alone")
+    require_alike(healthy, read(wanted[0], tmp_path / "alone"))

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from commands import run_module, stop_module
 
-from experiments import rows, sweep, table
+from experiments import table
+from experiments.tables import rows, sweep
 
 ROW, EXAMPLES = "GS-4-0.125", 2560  # an epoch is 20 updates
 

@@ -13,8 +13,10 @@ from cases import BACKENDS, telling_peers
 from hlo import collectives, computations
 
 import gossip_jax as gj
-from experiments import data, demo, run
-from experiments.program import Programs
+from experiments import demo
+from experiments.tasks import data
+from experiments.training import loop, run
+from experiments.training.program import Programs
 from gossip_jax import traffic
 
 PROTOCOLS = {
@@ -116,7 +118,7 @@ def test_bfloat16_costs_less_than_a_point_of_accuracy_on_digits():
         for seed in range(3):
             config = dataclasses.replace(demo.SETTINGS, p=1 / 8, wire_dtype=wire_dtype, seed=seed)
             setup = run.set_up(config, dataset, programs)
-            *_, (progress, _) = run.train(setup, run.start(setup))
+            *_, (progress, _) = loop.epochs_of_one(setup, run.start(setup))
             yield run.result(setup, progress).worker_accuracy
 
     whole, half = (np.array([*accuracies(wire)]) for wire in (None, "bfloat16"))

@@ -11,13 +11,12 @@ import tyro
 from rich.table import Table
 
 import gossip_jax as gj
-from experiments import strict_json
 from experiments.bench import compiling, exchanges, limits, steps, tables
 from experiments.bench.limits import Rates
-from experiments.cli import make_console, make_cpu_devices, new_path, reported
-from experiments.config import flag
-from experiments.files import write_whole
-from experiments.provenance import surroundings
+from experiments.common import strict_json
+from experiments.common.cli import flag, make_console, make_cpu_devices, new_path, reported
+from experiments.common.files import write_whole
+from experiments.runs.provenance import surroundings
 from gossip_jax import checks, traffic
 
 Section = Literal["steps", "compile", "exchanges"]

@@ -1,34 +1,28 @@
 """What an update costs with each protocol, against the same update written by hand."""
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import gossip_jax as gj
-from experiments import run
 from experiments.bench import floor, limits
 from experiments.bench.limits import Rates
 from experiments.bench.timing import in_turn, ratio
-from experiments.config import Config
-from experiments.data import Dataset, Examples
-from experiments.protocols import PROTOCOLS
+from experiments.tasks.data import Dataset, Examples
+from experiments.training import run
+from experiments.training.config import Config
+from experiments.training.protocols import as_often, make_draw
 from gossip_jax import keys, traffic, training
+from gossip_jax.protocols import SPECS
 
 IMAGE, NUM_INPUTS, CLASSES = (28, 28, 1), 28 * 28, 10  # MNIST's
 BATCH = 32  # of one worker, as the thesis has it for four
 PROBABILITIES = (1.0, 1 / 8, 1 / 32, 0.0)
-SETTINGS: dict[str, dict[str, Any]] = {
-    "no_communication": {},
-    "all_reduce": {},
-    "elastic_averaging": {"period": 32},
-    "elastic_gossip": {},
-    "gossiping_sgd": {},
-}
 _DRAWN = 64  # runs of rounds, of which the most usual one is taken
 
 
@@ -88,11 +82,11 @@ def measure(
     dataset = synthetic(num_workers * updates * BATCH)
     programs = {"floor": floor_program(dataset, num_workers, backend, width)}
     cases: dict[tuple[str, float | None], Callable[[], Any]] = {("floor", None): programs["floor"]}
-    for protocol in SETTINGS:
+    for protocol in SPECS:
         config = configured(protocol, num_workers, backend, width)
         programs[protocol] = program = protocol_program(config, dataset)
-        for p in PROBABILITIES if PROTOCOLS[protocol].is_pairwise else (None,):
-            rounds = usual_rounds(gj.uniform_peers(num_workers, p or 0.0), updates)
+        for p in PROBABILITIES if SPECS[protocol].draws_rounds else (None,):
+            rounds = usual_rounds(make_draw(dataclasses.replace(config, p=p or 0.0)), updates)
             cases[protocol, p] = lambda program=program, rounds=rounds: program(rounds)
     seconds = in_turn(cases, repeats)
     devices = 1 if backend == "vmap" else num_workers
@@ -115,16 +109,15 @@ def measure(
     ]
 
 
-def configured(protocol: Any, num_workers: int, backend: Any, width: int) -> Config:
+def configured(protocol: str, num_workers: int, backend: Any, width: int) -> Config:
     """The thesis's settings for MNIST, but that every worker takes 32 examples for any W."""
     return Config(
-        protocol=protocol,
         workers=num_workers,
         backend=backend,
         width=width,
         batch_size=num_workers * BATCH,
         validation_examples=1,
-        **SETTINGS[protocol],
+        **as_often(protocol, 1 / 32),
     ).checked()
 
 
@@ -150,7 +143,7 @@ def protocol_program(config: Config, dataset: Dataset) -> Program:
     setup = run.set_up(config, dataset)
     state = run.start(setup).state
     rounds = training.draw_rounds(setup.draw, setup.key, 1, setup.updates_per_epoch)
-    rest = (setup.key, jnp.float32(config.alpha), None)
+    rest = (setup.key, setup.traced, None)
     before = time.perf_counter()
     compiled = setup.program.compile_epoch(state, setup.shards, rounds, *rest)
     seconds = time.perf_counter() - before
@@ -181,10 +174,10 @@ def usual_rounds(draw: gj.Draw, updates: int) -> gj.Round:
     """Rounds with as many exchanges as are to be expected, or nearly so: the fewer the updates, the
     more would one draw differ from another.
     """
-    expected = traffic.expected_pairwise(draw, {}, updates).exchanges
+    expected = traffic.expected_routes(draw, {}, updates).exchanges
 
     def distance(rounds: gj.Round) -> float:
-        return abs(traffic.counted_pairwise(rounds, {}).exchanges - expected)
+        return abs(traffic.counted_routes(rounds, {}).exchanges - expected)
 
     drawn = (training.draw_rounds(draw, keys.run_key(seed), 1, updates) for seed in range(_DRAWN))
     return min(drawn, key=distance)

@@ -9,7 +9,7 @@ from experiments.bench.compiling import Compiled
 from experiments.bench.exchanges import Exchange
 from experiments.bench.limits import Rates
 from experiments.bench.steps import Step
-from experiments.grids import fraction
+from experiments.report.grids import fraction
 
 
 def rates(found: Rates) -> str:

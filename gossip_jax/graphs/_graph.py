@@ -23,8 +23,8 @@ class Graph:
         Each row is a permutation of the workers.
       weights: floats [E, W]: the weight that worker i gives to what it receives on route e, where all
         routes are in use at once. It keeps the rest, 1 less their sum, for what is its own.
-      turns: integers [E], not falling, from 0 on without a gap: the routes that are in use together where
-        they follow each other. By default each route has a turn of its own.
+      turns: integers [E], not falling, from 0 on without a gap: the routes that are in use together
+        where they follow each other. By default each route has a turn of its own.
       turn_weights: floats [E, W]: the weights where only the routes of one turn are in use. By default
         ½, or `weights` where there is a single turn.
 
@@ -45,14 +45,15 @@ class Graph:
         self.sources = read_only(np.array(sources, np.int64))
         if self.sources.ndim != 2 or self.sources.shape[1] == 0:
             raise ValueError(
-                f"Graph: sources must have shape [E, W], with a worker or more; got {self.sources.shape}"
+                f"Graph: sources must have shape [E, W], with W of 1 or more; got {self.sources.shape}"
             )
         num_routes, num_workers = self.sources.shape
         is_permutation = (np.sort(self.sources, axis=1) == np.arange(num_workers)).all(axis=1)
         if not is_permutation.all():
+            wrong = int(np.argmin(is_permutation))
             raise ValueError(
                 f"Graph: each row of sources must be a permutation of the {num_workers} workers; row "
-                f"{int(np.argmin(is_permutation))} is {self.sources[np.argmin(is_permutation)].tolist()}"
+                f"{wrong} is {self.sources[wrong].tolist()}"
             )
         self.turns = read_only(np.arange(num_routes) if turns is None else np.array(turns, np.int64))
         steps = np.diff(np.concatenate([[-1], self.turns.ravel(), [self.turns.max(initial=-1) + 1]]))
@@ -114,7 +115,7 @@ class Graph:
 
     @functools.cached_property
     def inverse(self) -> np.ndarray | None:
-        """int [E]: the route that sends the other way; None where some route has none.
+        """Int [E]: the route that sends the other way; None where some route has none.
 
         A graph with it is undirected, route by route: who can send to a worker can hear from it.
         """
@@ -125,7 +126,7 @@ class Graph:
         return read_only(np.array(found, np.int64))
 
     def turn(self, number: int) -> "Graph":
-        """The routes of one turn as a graph by itself, with the weights that they have in their turn."""
+        """The routes of one turn as a graph by itself, with the weights of that turn."""
         return _turn(self, number)
 
     def pairs(self, route: int) -> list[tuple[int, int]]:
@@ -158,7 +159,7 @@ def _turn(graph: Graph, number: int) -> Graph:
 
 
 def of_shifts(name: str, shifts: Sequence[np.ndarray], num_workers: int) -> Graph:
-    """A graph of these rows of sources, where every worker gives all it hears and itself equal weights."""
+    """A graph of these rows of sources, in which a worker weighs itself and all it hears alike."""
     sources = np.array(shifts, np.int64).reshape(len(shifts), num_workers)
     return Graph(name, sources, np.full(sources.shape, 1 / (1 + len(shifts))))
 

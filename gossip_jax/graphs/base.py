@@ -19,13 +19,14 @@ def base(num_workers: int, k: int = 1) -> Graph:
 
     Use it with `gj.in_turn`: the mean is exact after all turns of a period, if nothing else changes
     meanwhile. With k = 1 a turn is a matching with a weight for each pair, and a period takes about
-    2 log2 W turns: 1, 3, 2, 5, 4, 5, 3 for W = 2 to 8. Weights can exceed ½ and workers idle, so within a
-    period workers may move apart.
+    2 log2 W turns: 1, 3, 2, 5, 4, 5, 3 for W = 2 to 8. Weights can exceed ½ and workers idle, so within
+    a period workers may move apart.
 
-    W is written in base k + 1 as blocks of falling sizes. Each block averages within itself, a hypercube of
-    sides of up to k + 1; then the largest hands each worker of the later blocks its value, with a weight
-    that leaves its own mean that of all, and so on; then each block averages once more. Where W has
-    divisors of up to k + 1, the same for what is left of it, and a hypercube across, may be shorter.
+    W is written in base k + 1 as blocks of falling sizes. Each block averages within itself, a
+    hypercube of sides of up to k + 1; then the largest hands each worker of the later blocks its value,
+    with a weight that leaves its own mean that of all, and so on; then each block averages once more.
+    Where W has divisors of up to k + 1, the same for what is left of it, and a hypercube across, may be
+    shorter.
 
     For k > 1 the paper has blocks hand on their values to k others at once, where this does so to one:
     exact as well, at times in more turns.
@@ -42,13 +43,17 @@ def base(num_workers: int, k: int = 1) -> Graph:
       4
 
     References:
-      Takezawa, Sato, Bao, Niwa, Yamada, *Beyond Exponential Graph: Communication-Efficient Topologies for
-      Decentralized Learning via Finite-time Convergence*, 2023 (https://arxiv.org/abs/2305.11420)
+      Takezawa, Sato, Bao, Niwa, Yamada, *Beyond Exponential Graph: Communication-Efficient Topologies
+      for Decentralized Learning via Finite-time Convergence*, 2023 (https://arxiv.org/abs/2305.11420)
     """
     num_workers = checks.at_least_one("base", "num_workers", num_workers)
     k = checks.at_least_one("base", "k", k)
     name = f"base({num_workers})" if k == 1 else f"base({num_workers}, k={k})"
-    routes = [(turn, *route) for turn, of in enumerate(_turns(num_workers, k)) for route in _routes(of, num_workers)]
+    routes = [
+        (turn, *route)
+        for turn, of in enumerate(_turns(num_workers, k))
+        for route in _routes(of, num_workers)
+    ]
     shape = len(routes), num_workers
     sources = np.array([sources for _, sources, _ in routes], np.int64).reshape(shape)
     weights = np.array([weights for _, _, weights in routes]).reshape(shape)

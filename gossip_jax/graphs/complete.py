@@ -18,9 +18,10 @@ def complete(num_workers: int, routes: Routes = "auto") -> Graph:
     """Everybody can talk to everybody, in pairs.
 
     With a route for each *pair*, two workers talk and nobody else sends anything: right for a slow
-    network. They are W (W - 1) / 2, of which each is compiled. With a route for each of W - 1 *matchings*
-    (W for an odd W), workers talk in pairs all at once: who has a contact has its whole matching send, and
-    a program is small: right for many workers, and where links are not shared, as in a TPU.
+    network. They are W (W - 1) / 2, of which each is compiled. With a route for each of W - 1
+    *matchings* (W for an odd W), workers talk in pairs all at once: who has a contact has its whole
+    matching send, and a program is small: right for many workers, and where links are not shared, as in
+    a TPU.
 
     Args:
       num_workers: W, 1 or more.
@@ -95,4 +96,3 @@ def matchings(num_workers: int) -> np.ndarray:
         partner = np.where(partner == workers, middle, partner)
         partner = np.concatenate([partner, rows], axis=1)
     return read_only(partner)
-

@@ -12,10 +12,11 @@ from gossip_jax.graphs._graph import Graph
 
 
 def from_edges(num_workers: int, edges: Any) -> Graph:
-    """A graph of undirected edges, whose routes are matchings: at most one more than a worker has edges.
+    """A graph of undirected edges, whose routes are matchings: at most one more than a worker has
+    edges.
 
-    Two neighbours i and k give each other the weight 1 / (1 + max(d_i, d_k)), with d the number of edges
-    (Metropolis-Hastings). These weights are symmetric, and so keep the sum over workers.
+    Two neighbours i and k give each other the weight 1 / (1 + max(d_i, d_k)), with d the number of
+    edges (Metropolis-Hastings). These weights are symmetric, and so keep the sum over workers.
 
     Args:
       num_workers: W, 1 or more.
@@ -136,12 +137,13 @@ def _edge_colouring(num_workers: int, edges: list[tuple[int, int]]) -> list[int]
         mine, last = free(one), free(fan[-1])
         if mine != last:
             flip_path(one, mine, last)
-        for end in range(len(fan)):  # the first end of a fan, after the flip, at which `last` is free
-            is_fan = all(
-                colour_of(one, fan[i + 1]) not in (None, *at[fan[i]]) for i in range(end)
-            )
-            if is_fan and last not in at[fan[end]]:
-                break
+        # After the flip: the first end of what is still a fan at which `last` is free.
+        end = next(
+            end
+            for end in range(len(fan))
+            if last not in at[fan[end]]
+            and all(colour_of(one, fan[i + 1]) not in (None, *at[fan[i]]) for i in range(end))
+        )
         for i in range(end):  # rotates the fan
             colour = colour_of(one, fan[i + 1])
             assert colour is not None

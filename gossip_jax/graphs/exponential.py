@@ -13,8 +13,8 @@ def exponential(num_workers: int) -> Graph:
     """Worker i hears from i + 2^b modulo W, for every b below log2 W: ⌈log2 W⌉ routes, one-way.
 
     All at once (`gj.every`) it is the *static* exponential graph, with weights 1 / (1 + ⌈log2 W⌉). One
-    after the other (`gj.in_turn`) it is the *one-peer* one, with weight ½: for a power of two, the mean is
-    exact after log2 W rounds; for another W it is approached geometrically.
+    after the other (`gj.in_turn`) it is the *one-peer* one, with weight ½: for a power of two, the mean
+    is exact after log2 W rounds; for another W it is approached geometrically.
 
     Args:
       num_workers: W, 1 or more.

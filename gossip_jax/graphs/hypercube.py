@@ -12,7 +12,8 @@ from gossip_jax.graphs._graph import Graph, of_shifts
 def hypercube(num_workers: int) -> Graph:
     """Worker i talks to i xor 2^b for every bit b: log2 W routes, all weights 1 / (1 + log2 W).
 
-    One route after the other (`gj.in_turn`), with weight ½, the mean over all is exact after log2 W rounds.
+    One route after the other (`gj.in_turn`), with weight ½, the mean over all is exact after log2 W
+    rounds.
 
     Args:
       num_workers: W, a power of two.

@@ -10,8 +10,9 @@ _MOST_PERIODS = 100_000
 def mixing_matrices(graph: Graph) -> list[np.ndarray]:
     """One after the other, the mixing matrices of a period: float64 [W, W] each.
 
-    A graph that is used all at once has one, that of its weights. A graph that is made to be used in turns,
-    such as `base`, whose weights would not leave a worker anything of its own, has one for each turn.
+    A graph that is used all at once has one, that of its weights. A graph that is made to be used in
+    turns, such as `base`, whose weights would not leave a worker anything of its own, has one for each
+    turn.
     """
     if is_mixed_at_once(graph):
         return [mixing_matrix_of(graph, graph.weights)]
@@ -40,8 +41,9 @@ def mixing_matrix_of(graph: Graph, weights: np.ndarray) -> np.ndarray:
 def spectral_gap(graph: Graph) -> float:
     """How fast a round brings workers together: 1 - ρ, with ρ what is left of disagreement at worst.
 
-    ρ is the second largest absolute eigenvalue of the mixing matrix, 0 for an exact mean and 1 for a graph
-    that is not connected. For a graph of turns (`base`) it is that of a whole period, ‖W_T … W_1 - 11ᵀ/W‖₂.
+    ρ is the second largest absolute eigenvalue of the mixing matrix, 0 for an exact mean and 1 for a
+    graph that is not connected. For a graph of turns (`base`) it is that of a whole period, ‖W_T … W_1
+    - 11ᵀ/W‖₂.
 
     Args:
       graph: the graph, used all at once or, where it is made for that, in turns.

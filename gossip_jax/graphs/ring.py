@@ -33,7 +33,8 @@ def ring(num_workers: int) -> Graph:
 def torus(rows: int, columns: int) -> Graph:
     """A grid of workers that closes on itself in both directions; worker i is in row i // columns.
 
-    Four routes, and all weights 1/5. A side of two has one neighbour in that direction, and a side of one
+    Four routes, and all weights 1/5. A side of two has one neighbour in that direction, and a side of
+    one
     none: the weights are 1 / (1 + neighbours).
 
     Args:

@@ -27,8 +27,8 @@ class Way(NamedTuple):
 def way(graph: Graph, route: int, num_devices: int) -> Way:
     """How a route runs over devices, of which number d holds the workers d W / D and so on.
 
-    What one device sends to another goes in as few hops as there can be: as many as the most messages that
-    a device sends. What stays on a device is in no hop.
+    What one device sends to another goes in as few hops as there can be: as many as the most messages
+    that a device sends. What stays on a device is in no hop.
     """
     sources = graph.sources[route]
     num_replicas = graph.num_workers // num_devices

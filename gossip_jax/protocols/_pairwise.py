@@ -12,7 +12,8 @@ from gossip_jax.protocols import _arguments
 from gossip_jax.rounds import Round
 
 Weights = Callable[[Round], tuple[Round, Array]]
-"""From a round to the routes that are needed, and float [E, W]: what each worker gives to what arrives."""
+"""From a round to the routes that are needed, and float [E, W]: what each worker gives to what
+arrives."""
 
 
 def mixing(

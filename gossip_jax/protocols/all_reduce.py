@@ -4,8 +4,9 @@ from typing import Any
 
 import optax
 
-from gossip_jax import axis, exchange
+from gossip_jax import axis, exchange, traffic
 from gossip_jax.protocols import _arguments
+from gossip_jax.spec import Spec
 
 
 def all_reduce(axis_name: str = "workers") -> optax.GradientTransformationExtraArgs:
@@ -35,3 +36,17 @@ def all_reduce(axis_name: str = "workers") -> optax.GradientTransformationExtraA
         return exchange.mean(updates, axis_name), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+
+
+SPEC = Spec(
+    factory=all_reduce,
+    label="All-reduce SGD",
+    short="AR",
+    summary="all average their gradients at every update",
+    color="black",
+    line="-",
+    place="before",
+    rounds="none",
+    traffic=traffic.counted_collective,
+    waits_for_all=True,
+)

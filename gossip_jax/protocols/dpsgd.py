@@ -9,9 +9,11 @@ from typing import Any, Literal, get_args
 import optax
 from jax import Array
 
+from gossip_jax import traffic
 from gossip_jax.mixing import graph_weights
 from gossip_jax.protocols._pairwise import mixing
 from gossip_jax.rounds import Round
+from gossip_jax.spec import WIRE_DTYPE, Option, Spec
 
 Order = Literal["awc", "atc"]
 
@@ -22,13 +24,13 @@ def dpsgd(
     """D-PSGD: every worker becomes a weighted mean of itself and those it hears from, plus its update.
 
     Worker i moves by `u_i + Σ_k w_ik (θ_k - θ_i)`, where `w` are the weights of the round's graph
-    (`gj.mixing_matrix`). All graphs here but some of one's own are doubly stochastic: mixing then keeps the
-    sum of the parameters over workers, and replicas that agree stay as they are, to the bit.
+    (`gj.mixing_matrix`). All graphs here but some of one's own are doubly stochastic: mixing then keeps
+    the sum of the parameters over workers, and replicas that agree stay as they are, to the bit.
 
-    Papers and frameworks differ in the order. *Adapt while communicating* (`"awc"`) mixes the parameters
-    from before the local update, as D-PSGD's paper does: where it is known which routes are in use, what is
-    sent travels while the gradient is computed. *Adapt, then communicate* (`"atc"`) mixes those after it:
-    nothing overlaps, but workers end closer to the optimum at the same step size.
+    Papers and frameworks differ in the order. *Adapt while communicating* (`"awc"`) mixes the
+    parameters from before the local update, as D-PSGD's paper does: where it is known which routes are
+    in use, what is sent travels while the gradient is computed. *Adapt, then communicate* (`"atc"`)
+    mixes those after it: nothing overlaps, but workers end closer to the optimum at the same step size.
 
     Args:
       order: "awc" or "atc".
@@ -60,3 +62,27 @@ def dpsgd(
         return round, graph_weights(round)
 
     return mixing("dpsgd", weights, axis_name, wire_dtype, order)
+
+
+SPEC = Spec(
+    factory=dpsgd,
+    label="D-PSGD",
+    short="DP",
+    summary="every worker becomes a weighted mean of itself and those it hears from",
+    color="tab:purple",
+    line="-",
+    place="after",
+    rounds="graph",
+    traffic=lambda rounds, params, order, wire_dtype: traffic.counted_routes(
+        rounds, params, wire_dtype
+    ),
+    options=(
+        Option(
+            name="order",
+            kind=Order,
+            help="Whether parameters are mixed before the local update (awc) or after it (atc).",
+            default="awc",
+        ),
+        WIRE_DTYPE,
+    ),
+)

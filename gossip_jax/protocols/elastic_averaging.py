@@ -1,4 +1,5 @@
-"""Elastic Averaging SGD, synchronous (Zhang, Choromanska, LeCun, 2015, https://arxiv.org/abs/1412.6651).
+"""Elastic Averaging SGD, synchronous (Zhang, Choromanska, LeCun, 2015,
+https://arxiv.org/abs/1412.6651).
 
 every τ updates:  θ_i ← θ_i + u_i - α (θ_i - c),    c ← c + α Σ_i (θ_i - c)
 """
@@ -9,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gossip_jax import checks, exchange
+from gossip_jax import checks, exchange, traffic
 from gossip_jax.protocols import _arguments
+from gossip_jax.spec import PERIOD, Spec, moving_rate
 
 
 class ElasticAveragingState(NamedTuple):
@@ -85,3 +87,19 @@ def elastic_averaging(
         return updates, ElasticAveragingState(center)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+SPEC = Spec(
+    factory=elastic_averaging,
+    label="EASGD",
+    short="EASGD",
+    summary="all workers and a centre pull each other together, every so many updates",
+    color="tab:green",
+    line="-.",
+    place="after",
+    rounds="none",
+    traffic=traffic.counted_collective,
+    # EASGD's authors take 0.9 / W: W workers pull at the centre at once.
+    options=(moving_rate(lambda num_workers: 0.9 / num_workers, shown="0.9 / W"), PERIOD),
+    waits_for_all=True,
+)

@@ -9,10 +9,12 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from gossip_jax import checks
+from gossip_jax import checks, traffic
 from gossip_jax.mixing import both_ways, by_route, received
 from gossip_jax.protocols._pairwise import mixing
 from gossip_jax.rounds import Round, in_contact
+from gossip_jax.spec import WIRE_DTYPE, Spec, moving_rate
+from gossip_jax.traffic import Traffic
 
 
 def elastic_gossip(
@@ -60,3 +62,21 @@ def elastic_gossip(
         return round, jnp.where(is_peer, jnp.asarray(alpha, float), 0)
 
     return mixing("elastic_gossip", weights, axis_name, wire_dtype)
+
+
+def _traffic(rounds: Round, params: Any, wire_dtype: Any) -> Traffic:
+    return traffic.counted_routes(both_ways("elastic_gossip", rounds), params, wire_dtype)
+
+
+SPEC = Spec(
+    factory=elastic_gossip,
+    label="Elastic Gossip",
+    short="EG",
+    summary="two workers in contact pull each other together",
+    color="tab:blue",
+    line="-",
+    place="after",
+    rounds="peers",
+    traffic=_traffic,
+    options=(moving_rate(0.5), WIRE_DTYPE),
+)

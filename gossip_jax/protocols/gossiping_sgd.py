@@ -9,9 +9,11 @@ from typing import Any, Literal
 import optax
 from jax import Array
 
+from gossip_jax import traffic
 from gossip_jax.mixing import by_route, received
 from gossip_jax.protocols._pairwise import mixing
 from gossip_jax.rounds import Round, initiated
+from gossip_jax.spec import WIRE_DTYPE, Option, Spec
 
 
 def gossiping_sgd(
@@ -24,9 +26,9 @@ def gossiping_sgd(
     this round becomes the mean of its own and all of them, plus its own `u_i`. The θ are the
     parameters before the update. Neither keeps the sum of the parameters over workers.
 
-    In a round of peers, each contact moves one replica in each direction, as in Elastic Gossip, although
-    one would do: whom many pick would have to send to all of them. In a round of routes replicas go one way,
-    from the source of a route, and nobody sends back.
+    In a round of peers, each contact moves one replica in each direction, as in Elastic Gossip,
+    although one would do: whom many pick would have to send to all of them. In a round of routes
+    replicas go one way, from the source of a route, and nobody sends back.
 
     Args:
       variant: "pull" or "push".
@@ -75,3 +77,27 @@ def _push(round: Round) -> tuple[Round, Array]:
 
 
 _WEIGHTS = {"pull": _pull, "push": _push}
+
+
+SPEC = Spec(
+    factory=gossiping_sgd,
+    label="Gossiping SGD",
+    short="GS",
+    summary="a worker averages itself with what it fetched, or with what it was sent",
+    color="tab:orange",
+    line="--",
+    place="after",
+    rounds="peers",
+    traffic=lambda rounds, params, variant, wire_dtype: traffic.counted_routes(
+        rounds, params, wire_dtype
+    ),
+    options=(
+        Option(
+            name="variant",
+            kind=Literal["pull", "push"],
+            help="Whether a worker fetches its peer's parameters, or sends its own.",
+            default="pull",
+        ),
+        WIRE_DTYPE,
+    ),
+)

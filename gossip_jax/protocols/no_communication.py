@@ -2,6 +2,9 @@
 
 import optax
 
+from gossip_jax import traffic
+from gossip_jax.spec import Spec
+
 
 def no_communication() -> optax.GradientTransformationExtraArgs:
     """Every worker trains alone: `θ_i ← θ_i + u_i`.
@@ -13,3 +16,16 @@ def no_communication() -> optax.GradientTransformationExtraArgs:
       >>> optimizer = optax.chain(optax.sgd(0.1), no_communication())
     """
     return optax.with_extra_args_support(optax.identity())
+
+
+SPEC = Spec(
+    factory=no_communication,
+    label="no communication",
+    short="none",
+    summary="every worker trains by itself",
+    color="crimson",
+    line=":",
+    place="after",
+    rounds="none",
+    traffic=lambda rounds, params: traffic.silence(rounds.num_workers),
+)

@@ -1,0 +1,1 @@
+"""Several processes that train as one: how they meet, and how they watch each other."""

@@ -1,0 +1,1 @@
+"""What all other rooms use: files, strict JSON, the command line, interrupts, memory."""

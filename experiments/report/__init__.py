@@ -1,0 +1,1 @@
+"""What finished runs say: summaries, figures, claims and the report."""

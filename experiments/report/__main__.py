@@ -1,0 +1,5 @@
+"""The command: `python -m experiments.report --help`."""
+
+from experiments.report.document import main
+
+main()

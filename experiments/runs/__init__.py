@@ -1,0 +1,1 @@
+"""What a run leaves and shows: its directory, checkpoints, journal, records, faults and progress."""

@@ -1,0 +1,131 @@
+"""The files of a run: `config.json`, `metrics.jsonl`, `result.json`, `checkpoints/`."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.common import strict_json
+from experiments.common.files import LOCK, write_whole
+from experiments.runs import records
+from experiments.runs.checkpoints import Checkpoints
+from experiments.runs.records import Record
+from experiments.training.config import Config, typed
+from experiments.training.run import EpochMetrics
+
+
+def require_free(path: Path) -> None:
+    """Raises ValueError where there is something in a directory at `path`."""
+    if path.is_dir() and any(file.name not in _BEFORE_A_RUN for file in path.iterdir()):
+        holds = "another run" if (path / "config.json").exists() else "other files"
+        raise ValueError(f"--out {path} holds {holds}; name a new or an empty directory")
+
+
+class RunDirectory:
+    """A directory that one run writes to. All files in it have fixed names."""
+
+    def __init__(self, path: Path):
+        """Names it; nothing is made yet."""
+        self.path = path
+
+    def make(self) -> None:
+        """Makes the directory, for a new run.
+
+        Raises:
+          ValueError: there is something in it already.
+          OSError: it cannot be made.
+        """
+        require_free(self.path)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(f"--out {self.path} cannot be made: {error.strerror}") from error
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """Of the run."""
+        return Checkpoints(self.path / "checkpoints")
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the run has finished."""
+        return (self.path / "result.json").exists()
+
+    def read_config(self) -> Config:
+        """The settings of the run that is here.
+
+        Raises:
+          ValueError: there is no run here, or its file is damaged; it names it.
+        """
+        path = self.path / "config.json"
+        try:
+            content = json.loads(path.read_bytes())
+            given = {
+                field.name: typed(field.name, content[field.name])
+                for field in dataclasses.fields(Config)
+                if field.name not in _NOT_KEPT
+            }
+            return Config(**given).checked()
+        except OSError as error:
+            raise ValueError(f"--resume {self.path} holds no run: {path}: {error.strerror}") from error
+        except KeyError as error:
+            raise ValueError(f"{path} is of another version: there is no {error}") from error
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
+
+    def write_config(self, config: Config, provenance: Sequence[dict[str, Any]]) -> None:
+        """All that reproduces the run, and on what it started and went on."""
+        settings = dataclasses.asdict(config)
+        content = {key: value for key, value in settings.items() if key not in _NOT_KEPT}
+        started, *resumed = provenance
+        content |= started | {"resumed": resumed}
+        write_whole(self.path / "config.json", strict_json.dumps(content, indent=2) + "\n")
+
+    def write_metrics(self, metrics: Sequence[EpochMetrics]) -> None:
+        """The lines of the epochs so far, in place of what was there."""
+        lines = [strict_json.dumps(epoch._asdict()) + "\n" for epoch in metrics]
+        write_whole(self.path / "metrics.jsonl", "".join(lines))
+
+    def append_metrics(self, metrics: EpochMetrics) -> None:
+        """One line for an epoch; OSError where it cannot be written."""
+        path = self.path / "metrics.jsonl"
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(strict_json.dumps(metrics._asdict()) + "\n")
+        except OSError as error:
+            raise OSError(f"{path} cannot be written: {error.strerror}") from error
+
+    def write_result(self, record: Record) -> None:
+        """The run's record: the file is there, whole, only once the run has finished."""
+        records.write(self.path / "result.json", record)
+
+    def delete_result(self) -> None:
+        """A run that goes on has none yet."""
+        (self.path / "result.json").unlink(missing_ok=True)
+
+
+class SeenByOthers(RunDirectory):
+    """The directory in the other ones of several processes, which write nothing."""
+
+    def make(self) -> None:
+        """Nothing: the first process does."""
+
+    def write_config(self, config: Config, provenance: Sequence[dict[str, Any]]) -> None:
+        """Nothing: the first process does."""
+
+    def write_metrics(self, metrics: Sequence[EpochMetrics]) -> None:
+        """Nothing: the first process does."""
+
+    def append_metrics(self, metrics: EpochMetrics) -> None:
+        """Nothing: the first process does."""
+
+    def write_result(self, record: Record) -> None:
+        """Nothing: the first process does."""
+
+    def delete_result(self) -> None:
+        """Nothing: the first process does."""
+
+
+_BEFORE_A_RUN = frozenset({LOCK, "config.json.partial"})  # all that one killed at its start left
+_NOT_KEPT = frozenset({"out", "resume"})  # a directory may be moved

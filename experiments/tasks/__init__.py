@@ -1,0 +1,1 @@
+"""What is learnt, and by which model: data, models, losses and scores."""

@@ -1,0 +1,1 @@
+"""The settings of a run, its program, and the loop over its epochs."""
