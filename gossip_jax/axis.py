@@ -45,7 +45,7 @@ class Axis(NamedTuple):
         found = tuple(name for name in names if name is not None)
         return found[0] if len(found) == 1 else found
 
-    def index(self) -> Array:
+    def worker(self) -> Array:
         """Which worker this is: int32 scalar."""
         if self.replicas is None:
             return lax.axis_index(self.devices)
@@ -86,7 +86,7 @@ def worker_index(axis_name: AxisName = "workers") -> Array:
     Raises:
       ValueError: there is no such axis.
     """
-    return bound(axis_name).index()
+    return bound(axis_name).worker()
 
 
 def _size(name: Any) -> int | None:

@@ -128,7 +128,7 @@ class _Link:
     def bring(self, messages: list[Array], route: ArrayLike) -> list[Array]:
         """What each worker's source on a route sent."""
         if not self.is_sent:
-            source = jnp.asarray(self._graph.sources)[route, self._workers.index()]
+            source = jnp.asarray(self._graph.sources)[route, self._workers.worker()]
             return [self._stacked(message)[source] for message in messages]
         if isinstance(route, int):
             return self._sent(messages, route)
@@ -151,7 +151,7 @@ class _Link:
             is_there = jnp.asarray(hop.taken >= 0)[device]
             return arrived if (hop.taken >= 0).all() else jnp.where(is_there, arrived, message)
         stack = self._stacked(message)
-        found = stack[jnp.asarray(local)[self._workers.index()]]
+        found = stack[jnp.asarray(local)[self._workers.worker()]]
         for hop in hops:
             arrived = self._hopped(stack[jnp.asarray(hop.sent)[device]], hop)
             found = jnp.where(jnp.asarray(hop.taken)[device] == self._replica, arrived, found)
@@ -239,7 +239,7 @@ def mean(tree: Any, axis_name: AxisName) -> Any:
     for leaf in jax.tree.leaves(tree):
         # Under check_vma=True the gradient of parameters that all workers share is summed over them by
         # JAX already, and a mean over workers would leave it W times too large.
-        if _varying_axes(workers.index()) - _varying_axes(leaf):
+        if _varying_axes(workers.worker()) - _varying_axes(leaf):
             raise ValueError(
                 f"what is to be averaged over {axis_name!r} is the same on every worker already: pass "
                 f"each worker its own parameters (jax.shard_map with in_specs=P({axis_name!r}))"

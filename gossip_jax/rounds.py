@@ -250,7 +250,8 @@ def _step_of(name: str, values: Array, step: ArrayLike) -> Array:
         step = jnp.broadcast_to(step, shape)
     if step.shape != shape:
         raise ValueError(
-            f"Round: step must be a scalar or have the leading shape of {name}, {shape}; got {step.shape}"
+            f"Round: step must be a scalar or have the leading shape of {name}, {shape}; "
+            f"got {step.shape}"
         )
     return step
 
@@ -271,5 +272,5 @@ def _check_peers(peer: np.ndarray, graph: Graph) -> None:
     if missing.any():
         *_, worker = where = tuple(map(operator.itemgetter(0), np.nonzero(missing)))
         raise ValueError(
-            f"Round: peer[{worker}] is {peer[where]}, but {graph.name} has no route from there to {worker}"
+            f"Round: peer[{worker}] is {peer[where]}, but {graph.name} has no route from there"
         )

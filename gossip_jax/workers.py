@@ -33,8 +33,8 @@ def place(
       num_workers: W, 1 or more; with a `mesh`, a multiple of the size of its worker axis, which is also
         the default.
       backend: "pmap", one worker a device; "shard_map", W / D workers on each of D devices of a mesh;
-        "vmap", all on one device; "auto", pmap where there are as many devices as workers, else shard_map on
-        as many devices as divide W, and vmap where that is a single one.
+        "vmap", all on one device; "auto", pmap where there are as many devices as workers, else
+        shard_map on as many devices as divide W, and vmap where that is a single one.
       axis_name: the worker axis that functions placed here run under.
       devices: the devices to use; by default all of JAX's or, where several processes work together
         (`jax.distributed`), equally many of each. vmap runs where its arguments are: have `scatter`
@@ -83,16 +83,16 @@ def place(
     if backend == "pmap" and len(devices) < num_workers:
         raise ValueError(
             f"place: pmap puts one worker on each device, but there are {num_workers} workers and "
-            f"{len(devices)} {devices[0].platform} device(s). Use the backend auto, which puts several on "
-            f"each, or, to try it on CPU, make CPU devices before the first use of JAX: "
+            f"{len(devices)} {devices[0].platform} device(s). Use the backend auto, which puts several "
+            f"on each, or, to try it on CPU, make CPU devices before the first use of JAX: "
             f'jax.config.update("jax_num_cpu_devices", {num_workers}), or JAX_NUM_CPU_DEVICES='
             f"{num_workers} in the environment"
         )
     if given is None and most < len(devices):
         warnings.warn(
             f"place: {num_workers} workers can be divided among {most} of {len(devices)} devices, so "
-            f"{len(devices) - most} stay idle; take a multiple of {len(devices)} workers, or name the devices "
-            f"to use",
+            f"{len(devices) - most} stay idle; take a multiple of {len(devices)} workers, or "
+            f"name the devices to use",
             IdleDevicesWarning,
             stacklevel=2,
         )
