@@ -12,7 +12,8 @@ from gossip_jax.protocols.elastic_gossip import elastic_gossip
 from gossip_jax.protocols.gossiping_sgd import gossiping_sgd
 from gossip_jax.protocols.no_communication import no_communication
 from gossip_jax.rounds import Round, in_contact, initiated
-from gossip_jax.workers import Placement, place
+from gossip_jax.stacked import stacked
+from gossip_jax.workers import IdleDevicesWarning, Placement, place
 
 __version__ = "0.1.0"
 
@@ -20,6 +21,7 @@ __all__ = [
     "Draw",
     "ElasticAveragingState",
     "Graph",
+    "IdleDevicesWarning",
     "Placement",
     "Round",
     "absence",
@@ -43,6 +45,7 @@ __all__ = [
     "place",
     "protocols",
     "spec",
+    "stacked",
     "traffic",
     "training",
     "uniform_peers",

@@ -13,10 +13,8 @@ _CHUNKS = 8  # in which a replica travels, or fewer: what has arrived of one is 
 
 
 def chunks(leaves: Sequence[Array]) -> list[list[int]]:
-    """The numbers of the leaves that travel at once: an eighth of all bytes or a whole leaf, and more
-    only where all leaves of a chunk are small.
-    """
-    enough = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) / _CHUNKS
+    """The numbers of the leaves that travel at once: an eighth of all bytes, or a leaf that is larger."""
+    enough = max(sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) / _CHUNKS, SMALL)
     found: list[list[int]] = []
     size = enough
     for index, leaf in enumerate(leaves):

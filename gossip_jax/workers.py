@@ -9,7 +9,14 @@ from typing import Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import (
+    AbstractMesh,
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    SingleDeviceSharding,
+)
 
 from gossip_jax import axis, checks
 
@@ -126,6 +133,8 @@ def _on_mesh(
             f"equally, so there must be a multiple of {size}; got {num_workers}"
         )
     own = tuple(np.moveaxis(mesh.devices, mesh.axis_names.index(axis_name), 0).reshape(size, -1)[:, 0])
+    # Automatic axes, whatever those of the mesh are: a function of one worker need not name shardings.
+    mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
     return Placement(num_workers, "shard_map", axis_name, own, mesh, axis_name)
 
 
@@ -214,32 +223,9 @@ class Placement:
         self, function: Callable[..., Any], in_axes: tuple[int | None, ...]
     ) -> Callable[..., Any]:
         """A function of one worker's values, as one of stacked ones under shard_map."""
-        stacked, shared = PartitionSpec(self.mesh_axis), PartitionSpec()
-        if self.workers_per_device > 1:
-            of_block = jax.vmap(
-                function,
-                in_axes,
-                axis_name=axis.within(self.axis_name),
-                axis_size=self.workers_per_device,
-            )
-        else:
-
-            def of_block(*arguments):
-                """A device gets a block of the stacked values, here with a leading axis of 1."""
-                own = [
-                    value if axis is None else jax.tree.map(lambda leaf: jnp.squeeze(leaf, 0), value)
-                    for value, axis in zip(arguments, in_axes, strict=True)
-                ]
-                return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], function(*own))
-
-        return jax.shard_map(
-            of_block,
-            mesh=self.mesh,
-            axis_names={self.mesh_axis},
-            in_specs=tuple(shared if axis is None else stacked for axis in in_axes),
-            out_specs=stacked,
-            check_vma=False,
-        )
+        assert self.mesh is not None
+        replicas = self.workers_per_device
+        return on_blocks(function, in_axes, self.mesh, self.mesh_axis, self.axis_name, replicas)
 
     def scatter(self, tree: Any) -> Any:
         """Puts each worker's part of stacked values [W, ...] on its device.
@@ -315,6 +301,49 @@ def _put_own_part(leaf: Any, sharding: NamedSharding) -> Any:
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
     values = np.asarray(leaf)
     return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
+
+
+def on_blocks(
+    function: Callable[..., Any],
+    in_axes: Sequence[int | None],
+    mesh: Mesh | AbstractMesh,
+    mesh_axis: str,
+    axis_name: str,
+    num_replicas: int,
+) -> Callable[..., Any]:
+    """A function of one worker's values, as one of stacked ones under shard_map.
+
+    Args:
+      function: of one worker, under the axis `axis_name`.
+      in_axes: for each argument, 0 for a stacked value, or None for a shared one.
+      mesh: what to map over.
+      mesh_axis: the one of its axes that the workers are divided over; the others are left to XLA.
+      axis_name: the worker axis.
+      num_replicas: R, the workers in the block of a device.
+    """
+    if num_replicas > 1:
+        of_block = jax.vmap(
+            function, tuple(in_axes), axis_name=axis.within(axis_name), axis_size=num_replicas
+        )
+    else:
+
+        def of_block(*arguments):
+            """A block has a leading axis of 1."""
+            own = [
+                value if of is None else jax.tree.map(lambda leaf: jnp.squeeze(leaf, 0), value)
+                for value, of in zip(arguments, in_axes, strict=True)
+            ]
+            return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], function(*own))
+
+    stacked, shared = PartitionSpec(mesh_axis), PartitionSpec()
+    return jax.shard_map(
+        of_block,
+        mesh=mesh,
+        axis_names={mesh_axis},
+        in_specs=tuple(shared if of is None else stacked for of in in_axes),
+        out_specs=stacked,
+        check_vma=False,
+    )
 
 
 class _Pmapped:
