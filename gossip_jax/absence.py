@@ -8,10 +8,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 from jax.typing import ArrayLike
 
-from gossip_jax import keys
+from gossip_jax import axis, keys
 from gossip_jax.keys import Purpose
 from gossip_jax.rounds import Round
 from gossip_jax.training import Update
@@ -45,12 +45,15 @@ def without(rounds: Round, absent: ArrayLike) -> Round:
     """The rounds, but for the contacts of workers that sit out, whoever of the two initiated.
 
     Args:
-      rounds: a round, or stacked rounds, `peer` [..., W].
+      rounds: a round, or stacked rounds, of W workers.
       absent: bool [..., W].
     """
     absent = jnp.asarray(absent)
+    if rounds.peer is None:
+        away = absent if rounds.away is None else rounds.away | absent
+        return rounds.replace(away=away)
     of_peer = jnp.take_along_axis(absent, jnp.maximum(rounds.peer, 0), axis=-1)
-    return Round(jnp.where(absent | of_peer, -1, rounds.peer), rounds.step)
+    return rounds.replace(peer=jnp.where(absent | of_peer, -1, rounds.peer))
 
 
 def sitting_out(
@@ -72,7 +75,7 @@ def sitting_out(
     """
 
     def update_or_not(state: Any, batch: Any, round: Round, key: Array) -> tuple[Any, Array]:
-        is_absent = absent[round.step - first_step, lax.axis_index(axis_name)]
+        is_absent = absent[round.step - first_step, axis.worker_index(axis_name)]
         moved, loss = update(state, batch, round, key)
         # Selected, not skipped: all workers go through the conditionals around an exchange.
         return jax.tree.map(

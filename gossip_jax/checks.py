@@ -34,18 +34,23 @@ def moving_rate(owner: str, name: str, value: Any) -> Any:
     return _in_range(owner, name, value, "(0, 1]", lambda number: 0 < number <= 1)
 
 
-def floating_dtype(owner: str, name: str, value: Any) -> np.dtype | None:
-    """`value` as a dtype; ValueError where it is none of floating point. None stays None."""
+_WIRE_TYPES = ("bfloat16", "float16", "float32")
+
+
+def wire_dtype(owner: str, value: Any) -> np.dtype | None:
+    """`value` as a type that replicas can be sent in; ValueError where it is none. None stays None.
+
+    Types of 8 bits and fewer are none of them: a replica would need a scale to go with it.
+    """
     if value is None:
         return None
     try:
         dtype = jnp.dtype(value)
     except TypeError:
         dtype = None
-    if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+    if dtype is None or dtype.name not in _WIRE_TYPES:
         raise ValueError(
-            f"{owner}: {name} must be a type of floating point, such as 'bfloat16', or None; "
-            f"got {value!r}"
+            f"{owner}: wire_dtype must be one of {', '.join(_WIRE_TYPES)}, or None; got {value!r}"
         )
     return dtype
 

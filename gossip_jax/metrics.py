@@ -36,8 +36,14 @@ def num_correct(
 
 @jax.jit
 def mean_replica(params: Any) -> Any:
-    """The mean over workers of stacked parameters: leaves [W, ...] become [...]."""
-    return jax.tree.map(lambda leaf: _mean(leaf).astype(leaf.dtype), params)
+    """The mean over workers of stacked parameters: leaves [W, ...] become [...].
+
+    It is taken in the leaf's own type, and in float32 at least. What is not of floating point, such as
+    counts and keys, is worker 0's.
+    """
+    return jax.tree.map(
+        lambda leaf: _mean(leaf).astype(leaf.dtype) if _is_floating(leaf) else leaf[0], params
+    )
 
 
 @jax.jit
@@ -45,17 +51,27 @@ def consensus_distance(params: Any) -> Array:
     """How far the replicas are apart: `sqrt(mean_i ‖θ_i - θ̄‖²)`, θ̄ the mean replica.
 
     Args:
-      params: stacked parameters, leaves [W, ...].
+      params: stacked parameters, leaves [W, ...]; those that are not of floating point do not count.
 
     Returns:
-      float32 scalar.
+      A scalar of the parameters' type, and of float32 at least.
     """
     squares = [
-        jnp.mean(jnp.sum(jnp.square(leaf.astype(jnp.float32) - _mean(leaf)), axis=range(1, leaf.ndim)))
+        jnp.mean(jnp.sum(jnp.square(_wide(leaf) - _mean(leaf)[None]), axis=range(1, leaf.ndim)))
         for leaf in jax.tree.leaves(params)
+        if _is_floating(leaf)
     ]
-    return jnp.sqrt(sum(squares, start=jnp.float32(0)))
+    total = jnp.result_type(jnp.float32, *squares) if squares else jnp.float32
+    return jnp.sqrt(sum((square.astype(total) for square in squares), start=jnp.zeros((), total)))
+
+
+def _is_floating(leaf: Array) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def _wide(leaf: Array) -> Array:
+    return leaf.astype(jnp.float64 if leaf.dtype == jnp.float64 else jnp.float32)
 
 
 def _mean(leaf: Array) -> Array:
-    return leaf.astype(jnp.float32).mean(axis=0)
+    return _wide(leaf).mean(axis=0)

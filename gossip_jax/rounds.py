@@ -1,7 +1,9 @@
-"""A round: who contacted whom at one update, and what follows from it."""
+"""A round: who talks to whom at one update, and what follows from it."""
 
 import dataclasses
+import functools
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,27 +13,35 @@ from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from gossip_jax.graphs._graph import Graph
+from gossip_jax.graphs.complete import complete
+
 
 @jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class Round:
-    """Who initiated contact with whom at one update: the same value on every worker.
+    """Who talks to whom at one update: the same value on every worker.
 
     A protocol takes its round as `optimizer.update(..., round=round)`. Because the round is an
     argument, no message is needed to agree on peers and a run can be replayed from its rounds.
     Under `jax.vmap` pass it with `in_axes=None`, so that a silent round costs nothing.
+
+    A round is of one of two kinds. Of *peers*: `Round(peer)` says who initiated contact with whom, and
+    the routes in use follow from that. Of *routes*: `Round.of_routes(graph, routes)` says which routes
+    of a graph are in use.
 
     Args:
       peer: integers [W]; `peer[i]` is the worker with whom worker i initiated contact, -1 for
         nobody. Stacked rounds, as `jax.lax.scan` takes them, have leading axes: [..., W].
       step: the update that the round belongs to, counted from 1: an integer, or [...] for
         stacked rounds.
+      graph: the graph whose routes serve the contacts, `graphs.complete(W)` by default. Static.
 
     Raises:
       TypeError: `peer` or `step` does not hold integers.
-      ValueError: `peer` has no axis, names a worker that does not exist or the worker itself,
-        or `step` does not have the leading shape of `peer`. Values are checked only where they
-        are known, that is outside jit.
+      ValueError: `peer` has no axis, names a worker that does not exist or the worker itself, or one
+        that the graph has no route from; the graph is of another W; or `step` does not have the leading
+        shape of `peer`. Values are checked only where they are known, that is outside jit.
 
     Examples:
       >>> round = Round(peer=[1, -1, 0, -1])
@@ -42,45 +52,92 @@ class Round:
              [0, 0, 0, 0]], dtype=int32)
     """
 
-    peer: Any  # int32 [..., W]
+    peer: Any  # int32 [..., W]; None in a round of routes
     step: Any = 1  # int32 [...]
-    _is_known_to_talk: bool = dataclasses.field(default=False, init=False, repr=False)
+    graph: Graph = None  # pyright: ignore[reportAssignmentType]
+    num_routes: range = dataclasses.field(default=range(0), init=False, repr=False)
+    """How many routes may be in use, as far as is known when one compiles: static. range(1) is a
+    silent round, range(E, E + 1) one with all routes of its graph in use. What may differ between
+    stacked rounds is known for all of them together."""
+    routes: Any = dataclasses.field(default=None, init=False)  # bool [..., E]; None in one of peers
+    away: Any = dataclasses.field(default=None, init=False)  # bool [..., W], or None for nobody
+    """In a round of routes, the workers that neither send nor receive."""
 
     def __post_init__(self):
         peer = as_int32("peer", self.peer)
-        step = as_int32("step", self.step)
         if peer.ndim == 0:
             raise ValueError("Round: peer must have one entry for each worker, [W]; got a scalar")
-        if step.ndim == 0:
-            step = jnp.broadcast_to(step, peer.shape[:-1])
-        if step.shape != peer.shape[:-1]:
+        graph = complete(peer.shape[-1]) if self.graph is None else self.graph
+        if not isinstance(graph, Graph) or graph.num_workers != peer.shape[-1]:
             raise ValueError(
-                f"Round: step must be a scalar or have the leading shape of peer, "
-                f"{peer.shape[:-1]}; got {step.shape}"
+                f"Round: graph must be a Graph of the {peer.shape[-1]} workers of peer; got {graph!r}"
             )
         if not isinstance(peer, Tracer):
-            _check_peers(np.asarray(peer))
-        object.__setattr__(self, "peer", peer)
-        object.__setattr__(self, "step", step)
+            _check_peers(np.asarray(peer), graph)
+        self._set(peer=peer, step=_step_of("peer", peer, self.step), graph=graph)
+        # Each worker initiates one contact at most.
+        self._set(num_routes=range(min(graph.num_workers, graph.num_routes) + 1))
+
+    @classmethod
+    def of_routes(
+        cls, graph: Graph, routes: ArrayLike, step: ArrayLike = 1, num_routes: range | None = None
+    ) -> "Round":
+        """A round that says which routes of a graph are in use.
+
+        Args:
+          graph: the graph; static.
+          routes: bool [E], or [..., E] for stacked rounds.
+          step: the update that the round belongs to, counted from 1: an integer, or [...].
+          num_routes: how many routes may be in use, where more than that is known; see the field.
+
+        Raises:
+          TypeError: `routes` does not hold booleans, or `step` no integers.
+          ValueError: a shape is wrong.
+        """
+        routes = jnp.asarray(routes)
+        if routes.dtype != bool:
+            raise TypeError(f"Round: routes must hold booleans; got {routes.dtype}")
+        if routes.shape[-1:] != (graph.num_routes,):
+            raise ValueError(
+                f"Round: {graph.name} has {graph.num_routes} routes, so routes must have shape "
+                f"[..., {graph.num_routes}]; got {routes.shape}"
+            )
+        round = object.__new__(cls)
+        known = range(graph.num_routes + 1) if num_routes is None else num_routes
+        round._set(peer=None, step=_step_of("routes", routes, step), graph=graph)
+        round._set(num_routes=known, routes=routes, away=None)
+        return round
+
+    def _set(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
 
     @property
     def num_workers(self) -> int:
         """W, the number of workers that the round is about."""
-        return self.peer.shape[-1]
+        return self.graph.num_workers
+
+    def replace(self, **fields: Any) -> "Round":
+        """The same round but for some fields, which are taken as they are."""
+        round = object.__new__(type(self))
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        round._set(**own | fields)
+        return round
 
     def tree_flatten_with_keys(self):
-        """For JAX: the leaves, `peer` and `step`, with their names."""
-        key = jax.tree_util.GetAttrKey
-        return ((key("peer"), self.peer), (key("step"), self.step)), self._is_known_to_talk
+        """For JAX: the leaves with their names, and what is static."""
+        children = [(jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in _LEAVES]
+        return children, (self.graph, self.num_routes)
 
     @classmethod
-    def tree_unflatten(cls, is_known_to_talk, children):
+    def tree_unflatten(cls, static, children):
         """For JAX: not through __init__, since it rebuilds pytrees around what is no array, too."""
         round = object.__new__(cls)
-        for name, child in zip(("peer", "step"), children, strict=True):
-            object.__setattr__(round, name, child)
-        object.__setattr__(round, "_is_known_to_talk", is_known_to_talk)
+        round._set(graph=static[0], num_routes=static[1], **dict(zip(_LEAVES, children, strict=True)))
         return round
+
+
+_LEAVES = ("peer", "step", "routes", "away")
 
 
 def silence(num_workers: int, step: ArrayLike) -> Round:
@@ -90,27 +147,56 @@ def silence(num_workers: int, step: ArrayLike) -> Round:
       num_workers: W.
       step: the update it belongs to, or [...], for stacked rounds.
     """
-    # Not through __init__, which makes a traced array of the peers.
-    return Round.tree_unflatten(False, (np.full((*jnp.shape(step), num_workers), -1, np.int32), step))
+    graph = complete(num_workers)
+    routes = jnp.zeros((*jnp.shape(step), graph.num_routes), bool)
+    return Round.of_routes(graph, routes, step, range(1))
 
 
-def is_known_silent(round: Round) -> bool:
-    """Whether a round, or stacked ones, have no contact, as far as is known when one compiles."""
-    return isinstance(round.peer, np.ndarray) and bool((round.peer < 0).all())
+def all_routes(graph: Graph, step: ArrayLike) -> Round:
+    """A round in which all routes of a graph are in use, which is known when the program is compiled.
+
+    Args:
+      graph: the graph.
+      step: the update it belongs to, or [...], for stacked rounds.
+    """
+    every = graph.num_routes
+    routes = jnp.ones((*jnp.shape(step), every), bool)
+    return Round.of_routes(graph, routes, step, range(every, every + 1))
 
 
-def known_to_talk(round: Round) -> Round:
-    """The same round, known to have contact when the program is compiled: nothing asks for it again."""
-    return Round.tree_unflatten(True, (round.peer, round.step))
+def _also_stacked(function: Callable[[Round], Array]) -> Callable[[Round], Array]:
+    """The function of a round, for stacked rounds too: [...] becomes [..., ...]."""
+
+    @functools.wraps(function)
+    def of_rounds(round: Round) -> Array:
+        return jax.vmap(of_rounds)(round) if jnp.ndim(round.step) else function(round)
+
+    return of_rounds
 
 
-def is_known_to_talk(round: Round) -> bool:
-    """Whether a round is of `known_to_talk`."""
-    return round._is_known_to_talk
+@_also_stacked
+def routes_in_use(round: Round) -> Array:
+    """Which routes of its graph a round uses: bool [..., E].
+
+    Where the routes are matchings, a contact of one pair has its whole matching in use.
+
+    Args:
+      round: a round, or stacked rounds.
+    """
+    if round.peer is None:
+        return round.routes
+    sources, carries = round.graph.sources, round.graph.carries
+    workers = np.broadcast_to(np.arange(round.num_workers), sources.shape)
+    picked = jnp.broadcast_to(round.peer, sources.shape) == sources
+    was_picked = round.peer[sources] == workers
+    return ((picked | was_picked) & carries).any(axis=1)
 
 
+@_also_stacked
 def initiated(round: Round) -> Array:
     """Who picked whom: `S[i, k]` is true where worker i initiated contact with worker k.
+
+    In a round of routes, a worker's picks are those from whom it receives.
 
     Args:
       round: a round, or stacked rounds.
@@ -118,8 +204,17 @@ def initiated(round: Round) -> Array:
     Returns:
       bool [..., W, W], false on the diagonal.
     """
-    workers = jnp.arange(round.num_workers)
-    return (round.peer[..., :, None] == workers) & (workers[:, None] != workers)
+    workers, shape = np.arange(round.num_workers), (round.num_workers,) * 2
+    if round.peer is not None:
+        picked = jnp.broadcast_to(round.peer[:, None], shape) == np.broadcast_to(workers, shape)
+        return picked & ~np.eye(round.num_workers, dtype=bool)
+    into = np.broadcast_to(workers, round.graph.sources.shape)
+    used = jnp.broadcast_to(round.routes[:, None], into.shape) & round.graph.receives
+    picked = jnp.zeros(shape, bool).at[into, round.graph.sources].max(used)
+    if round.away is None:
+        return picked
+    there = ~round.away
+    return picked & jnp.broadcast_to(there[:, None], shape) & jnp.broadcast_to(there, shape)
 
 
 def in_contact(round: Round) -> Array:
@@ -148,12 +243,34 @@ def as_int32(name: str, value: ArrayLike) -> Array:
     return jnp.asarray(value, jnp.int32)
 
 
-def _check_peers(peer: np.ndarray) -> None:
+def _step_of(name: str, values: Array, step: ArrayLike) -> Array:
+    """The step of each round, of the leading shape of its values."""
+    step, shape = as_int32("step", step), values.shape[:-1]
+    if step.ndim == 0:
+        step = jnp.broadcast_to(step, shape)
+    if step.shape != shape:
+        raise ValueError(
+            f"Round: step must be a scalar or have the leading shape of {name}, {shape}; "
+            f"got {step.shape}"
+        )
+    return step
+
+
+def _check_peers(peer: np.ndarray, graph: Graph) -> None:
     num_workers = peer.shape[-1]
-    wrong = (peer < -1) | (peer >= num_workers) | (peer == np.arange(num_workers))
+    workers = np.arange(num_workers)
+    wrong = (peer < -1) | (peer >= num_workers) | (peer == workers)
     if wrong.any():
         *_, worker = where = tuple(map(operator.itemgetter(0), np.nonzero(wrong)))
         raise ValueError(
             f"Round: peer[{worker}] is {peer[where]}; allowed are -1 (nobody) and the other "
             f"workers, 0 to {num_workers - 1} without {worker}"
+        )
+    has_route = np.eye(num_workers, dtype=bool)
+    has_route[np.broadcast_to(workers, graph.sources.shape), graph.sources] = True
+    missing = (peer >= 0) & ~has_route[workers, np.maximum(peer, 0)]
+    if missing.any():
+        *_, worker = where = tuple(map(operator.itemgetter(0), np.nonzero(missing)))
+        raise ValueError(
+            f"Round: peer[{worker}] is {peer[where]}, but {graph.name} has no route from there"
         )

@@ -1,8 +1,10 @@
 """What a run sends: expected by formula, or counted from the rounds drawn, without running it.
 
-A pairwise protocol sends one replica in each direction at every exchange. A collective one
-(All-reduce SGD, EASGD) is counted as a ring all-reduce, which sends `2 (W - 1) / W` times the
-parameters from every worker; no all-reduce sends less.
+A protocol whose rounds use routes of a graph sends a replica for each worker that receives on a route
+in use: in a swap one in each direction, and where a route is a whole matching, all of that. What two
+workers on one device tell each other is not sent. A collective protocol (All-reduce SGD, EASGD) is
+counted as a ring all-reduce, which sends `2 (W - 1) / W` times the parameters from every worker; no
+all-reduce sends less.
 """
 
 import dataclasses
@@ -13,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from gossip_jax.draws import Draw
-from gossip_jax.rounds import Round, in_contact
+from gossip_jax.graphs._graph import Graph
+from gossip_jax.rounds import Round, in_contact, routes_in_use
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,22 +35,35 @@ def silence(num_workers: int) -> Traffic:
     return Traffic(0, np.zeros(num_workers))
 
 
-def counted_pairwise(rounds: Round, params: Any, wire_dtype: Any = None) -> Traffic:
-    """The traffic of a pairwise protocol over stacked rounds (or one).
+def counted_routes(
+    rounds: Round, params: Any, wire_dtype: Any = None, num_devices: int | None = None
+) -> Traffic:
+    """The traffic of stacked rounds (or one), in which replicas go over the routes in use.
 
     Args:
-      rounds: the rounds drawn, `peer` [..., W].
+      rounds: the rounds drawn.
       params: one worker's parameters, or their shapes and dtypes.
       wire_dtype: the type that they are sent in; their own, where None.
+      num_devices: on how many devices the workers are, W / num_devices on each; on one each, where
+      None.
     """
-    contact = np.asarray(in_contact(rounds)).reshape(-1, rounds.num_workers, rounds.num_workers)
-    return _pairwise(contact.sum(axis=0, dtype=np.int64), params, wire_dtype)
+    in_use = np.asarray(routes_in_use(rounds)).reshape(-1, rounds.graph.num_routes)
+    times = in_use.sum(axis=0, dtype=np.int64)
+    contacts = np.asarray(in_contact(rounds)).reshape(-1, rounds.num_workers, rounds.num_workers)
+    return _of_routes(rounds.graph, times, contacts.sum().item() / 2, params, wire_dtype, num_devices)
 
 
-def expected_pairwise(draw: Draw, params: Any, num_updates: int, wire_dtype: Any = None) -> Traffic:
-    """The expected traffic of a pairwise protocol over updates 1 to `num_updates`."""
-    contacts = draw.contact_probability() * (num_updates // draw.period)
-    return _pairwise(contacts, params, wire_dtype)
+def expected_routes(
+    draw: Draw,
+    params: Any,
+    num_updates: int,
+    wire_dtype: Any = None,
+    num_devices: int | None = None,
+) -> Traffic:
+    """The expected traffic of `counted_routes` over updates 1 to `num_updates`."""
+    times = draw.route_probability() * (num_updates // draw.period)
+    exchanges = draw.contact_probability().sum().item() / 2 * (num_updates // draw.period)
+    return _of_routes(draw.graph, times, exchanges, params, wire_dtype, num_devices)
 
 
 def counted_collective(rounds: Round, params: Any, period: int = 1) -> Traffic:
@@ -75,10 +91,20 @@ def num_bytes(params: Any, wire_dtype: Any = None) -> int:
     )
 
 
-def _pairwise(contacts: np.ndarray, params: Any, wire_dtype: Any) -> Traffic:
-    """From the number of contacts of each pair, [W, W], symmetric."""
-    replica = float(num_bytes(params, wire_dtype))
-    return Traffic(contacts.sum().item() / 2, contacts.sum(axis=1) * replica)
+def _of_routes(
+    graph: Graph,
+    times: np.ndarray,
+    exchanges: float,
+    params: Any,
+    wire_dtype: Any,
+    num_devices: int | None,
+) -> Traffic:
+    """From how often each route is used, [E]."""
+    device = np.arange(graph.num_workers) * (num_devices or graph.num_workers) // graph.num_workers
+    is_sent = device[graph.sources] != device  # [E, W], by receiver
+    sent = [np.bincount(s, i, graph.num_workers) for s, i in zip(graph.sources, is_sent, strict=True)]
+    replicas = times @ np.array(sent).reshape(graph.sources.shape)
+    return Traffic(exchanges, replicas * float(num_bytes(params, wire_dtype)))
 
 
 def _collective(num_workers: int, exchanges: int, params: Any) -> Traffic:

@@ -9,14 +9,17 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from gossip_jax import exchange, keys
+from gossip_jax import axis, exchange, keys
 from gossip_jax.draws import Draw
 from gossip_jax.keys import Purpose
-from gossip_jax.rounds import Round, is_known_silent, known_to_talk, silence
+from gossip_jax.rounds import Round, all_routes, routes_in_use, silence
+
+_MOST_BRANCHES = 8
 
 Loss = Callable[[Any, Any, Any, Array], tuple[Array, Any]]
 """(params, model_state, batch, key) -> (loss, model_state)"""
@@ -49,7 +52,7 @@ def draw_rounds(draw: Draw, key: Array, first_step: ArrayLike, num_updates: int)
       num_updates: T.
 
     Returns:
-      A round with `peer` int32 [T, W] and `step` int32 [T].
+      Stacked rounds, with `step` int32 [T].
     """
     steps = first_step + jnp.arange(num_updates, dtype=jnp.int32)
     return jax.vmap(draw, in_axes=(None, 0))(keys.derive(key, Purpose.ROUNDS), steps)
@@ -86,9 +89,9 @@ def train_epoch(
     shuffled at every epoch, and the examples that do not fill a last batch wait for another one.
     Share `rounds` and `key` between workers (`in_axes=None`).
 
-    Updates in silent rounds are compiled for themselves, without the exchange of a pairwise protocol:
-    they cost what they would without one. Where all are known to be silent (`rounds.silence`), nothing
-    else is compiled. An epoch cannot be differentiated in reverse mode.
+    Updates in silent rounds are compiled for themselves, without an exchange: they cost what they would
+    without a protocol. So are those in which one route is in use, and those with more. What cannot be,
+    as `Round.num_routes` says, is not compiled. An epoch cannot be differentiated in reverse mode.
 
     Args:
       loss: the training loss of one worker.
@@ -106,12 +109,12 @@ def train_epoch(
     Raises:
       ValueError: when the epoch is traced, the rounds are not stacked, or too many for the shard.
     """
-    update = wrap(train_update(loss, optimizer))
+    of_route = by_route(wrap(train_update(loss, optimizer)))
 
     def epoch(state: WorkerState, shard: Any, rounds: Round, key: Array) -> tuple[WorkerState, Array]:
-        if rounds.peer.ndim != 2:
+        if rounds.step.ndim != 1:
             raise ValueError(
-                f"train_epoch: rounds must be stacked, with peer [T, W]; got {rounds.peer.shape}"
+                f"train_epoch: rounds must be stacked, with step [T]; got {rounds.step.shape}"
             )
         num_updates, num_examples = rounds.step.shape[0], jax.tree.leaves(shard)[0].shape[0]
         if num_updates * batch_size > num_examples:
@@ -119,43 +122,96 @@ def train_epoch(
                 f"train_epoch: {num_updates} updates of {batch_size} examples need a shard of "
                 f"{num_updates * batch_size}; got {num_examples}"
             )
-        worker = lax.axis_index(axis_name)
+        worker = axis.worker_index(axis_name)
         shuffle_key = keys.derive(key, Purpose.SHUFFLE, rounds.step[0], worker)
         order = jax.random.permutation(shuffle_key, num_examples)
         batches = order[: num_updates * batch_size].reshape(num_updates, batch_size)
+        kinds, kind_of = _kinds(rounds, lockstep)
 
-        def step(carry: Any, talking: bool) -> Any:
+        def step(carry: Any, numbers: range) -> Any:
             t, state, total = carry
-            round = silence(rounds.num_workers, rounds.step[t])
-            if talking:
-                round = known_to_talk(jax.tree.map(lambda leaf: leaf[t], rounds))
+            # Of silent rounds even the routes are known.
+            is_silent = numbers == range(1)
+            round = jax.tree.map(lambda leaf: leaf[t], rounds)
+            round = (
+                silence(rounds.num_workers, round.step)
+                if is_silent
+                else round.replace(num_routes=numbers)
+            )
             key_of_step = keys.derive(key, Purpose.MODEL, round.step, worker)
             batch = jax.tree.map(lambda leaf: leaf[batches[t]], shard)
-            state, value = update(state, batch, round, key_of_step)
+            state, value = of_route(state, batch, round, key_of_step)
             return t + 1, state, total + value.astype(jnp.float32)
 
-        def advance(carry: Any, talking: bool) -> Any:
-            """As many updates as follow each other in rounds that talk, or in silent ones."""
+        def advance(carry: Any, kind: int, numbers: range) -> Any:
+            """As many updates as follow each other in rounds of one kind."""
 
             def is_next(carry: Any) -> Array:
                 t, *_ = carry
-                return (t < num_updates) & (talks[t] == talking)
+                return (t < num_updates) & (kind_of[t] == kind)
 
-            return lax.while_loop(is_next, functools.partial(step, talking=talking), carry)
+            return lax.while_loop(is_next, functools.partial(step, numbers=numbers), carry)
 
-        def advance_to_silence(carry: Any) -> Any:
-            if is_known_silent(rounds):
-                return step(carry, talking=False)
-            return advance(advance(carry, talking=False), talking=True)
+        def advance_all(carry: Any) -> Any:
+            if len(kinds) == 1:
+                return step(carry, kinds[0])
+            for kind, numbers in enumerate(kinds):
+                carry = advance(carry, kind, numbers)
+            return carry
 
-        talks = (rounds.peer >= 0).any(axis=1)
-        if lockstep is not None:
-            talks = lax.pmax(talks.astype(jnp.int32), lockstep) > 0
         _, state, total = lax.while_loop(
             lambda carry: carry[0] < num_updates,
-            advance_to_silence,
+            advance_all,
             (jnp.int32(0), state, exchange.varying(jnp.float32(0), axis_name)),
         )
         return state, total / num_updates
 
     return epoch
+
+
+def _kinds(rounds: Round, lockstep: str | None) -> tuple[list[range], Array]:
+    """What is compiled for itself, as numbers of routes; and which of these each round is, int32 [T].
+
+    Silent updates cost nothing then, and an exchange over a single route is fused with the update.
+    """
+    numbers = rounds.num_routes
+    count = routes_in_use(rounds).sum(axis=1)
+    if lockstep is not None:  # of several runs, of which one may talk while another is silent
+        kinds = [range(1), numbers] if max(numbers) else [range(1)]
+        return kinds, lax.pmax((count > 0).astype(jnp.int32), lockstep)
+    more = [number for number in numbers if number > 1]
+    kinds = [range(number, number + 1) for number in (0, 1) if number in numbers]
+    kind_of = jnp.where(count > 1, len(kinds), count if 0 in numbers else 0)
+    if more:
+        kinds.append(range(more[0], more[-1] + 1, numbers.step))
+    return kinds, kind_of.astype(jnp.int32)
+
+
+def by_route(update: Update) -> Update:
+    """The same update, compiled once for each route, where a round is known to use a single one.
+
+    What is sent over a route that is known travels while the gradient is computed. So one-peer graphs,
+    which use one of a few routes at an update, communicate in the shadow of computing. It makes a
+    program as many times larger as there are routes: more than eight, or routes of which two make an
+    exchange, are left to a conditional around what is sent.
+    """
+
+    def of_one_route(state: Any, batch: Any, round: Round, key: Array) -> tuple[Any, Array]:
+        graph = round.graph
+        is_swap = graph.inverse is not None and (graph.inverse == np.arange(graph.num_routes)).all()
+        if not (
+            round.peer is None
+            and round.num_routes == range(1, 2)
+            and 1 < graph.num_routes == graph.num_turns <= _MOST_BRANCHES
+            and (graph.inverse is None or is_swap)
+        ):
+            return update(state, batch, round, key)
+
+        def on(turn: int, state: Any, batch: Any, key: Array) -> tuple[Any, Array]:
+            known = all_routes(graph.turn(turn), round.step).replace(away=round.away)
+            return update(state, batch, known, key)
+
+        turns = [functools.partial(on, turn) for turn in range(graph.num_turns)]
+        return lax.switch(round.routes.argmax(), turns, state, batch, key)
+
+    return of_one_route

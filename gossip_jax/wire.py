@@ -9,66 +9,108 @@ import numpy as np
 from jax import Array, lax
 
 SMALL = 128 * 1024  # bytes up to which copying a leaf costs less than a message of its own
+_CHUNKS = 8  # in which a replica travels, or fewer: what has arrived of one is used before the next
 
 
-def pack(tree: Any, small: int) -> tuple[list[Array], Callable[[Sequence[Array]], Any]]:
-    """The parts that a replica travels in: each large leaf, and all small ones of a type together.
+def chunks(leaves: Sequence[Array]) -> list[list[int]]:
+    """The numbers of the leaves that travel at once: an eighth of all bytes, or a leaf that is larger."""
+    enough = max(sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) / _CHUNKS, SMALL)
+    found: list[list[int]] = []
+    size = enough
+    for index, leaf in enumerate(leaves):
+        if size >= enough:
+            found.append([])
+            size = 0
+        found[-1].append(index)
+        size += leaf.size * leaf.dtype.itemsize
+    return found
+
+
+def pack(leaves: Sequence[Array], small: int) -> tuple[list[Array], Callable[[Sequence[Array]], Any]]:
+    """The messages for some leaves: one for each large leaf, and one for all small ones of a type.
 
     Args:
-      tree: one worker's replica.
+      leaves: of one worker's replica.
       small: the bytes up to which a leaf is small.
 
     Returns:
-      The parts, and what makes a tree like this one of parts like these.
+      The messages, and what makes leaves like these of messages like those.
     """
-    leaves, structure = jax.tree.flatten(tree)
-    together: dict[Any, list[int]] = {}  # the leaves in each part
+    together: dict[Any, list[int]] = {}  # the leaves in each message
     for index, leaf in enumerate(leaves):
         is_small = leaf.size * leaf.dtype.itemsize <= small
         together.setdefault(leaf.dtype if is_small else index, []).append(index)
-    parts = [
+    messages = [
         leaves[of[0]] if len(of) == 1 else jnp.concatenate([leaves[index].ravel() for index in of])
         for of in together.values()
     ]
 
-    def unpack(parts: Sequence[Array]) -> Any:
+    def unpack(messages: Sequence[Array]) -> list[Array]:
         found = list(leaves)
-        for of, part in zip(together.values(), parts, strict=True):
+        for of, message in zip(together.values(), messages, strict=True):
             ends = np.cumsum([leaves[index].size for index in of])[:-1]
-            for index, piece in zip(of, jnp.split(part.ravel(), ends), strict=True):
+            for index, piece in zip(of, jnp.split(message.ravel(), ends), strict=True):
                 found[index] = piece.reshape(leaves[index].shape)
-        return structure.unflatten(found)
+        return found
 
-    return parts, unpack
+    return messages, unpack
 
 
-def rounded(array: Array, dtype: np.dtype | None) -> Array:
-    """What the wire type holds of an array, in the array's own type; all of it, where that is None."""
-    if dtype is None:
+def as_sent(array: Array, dtype: np.dtype | None) -> Array:
+    """What the wire type holds of an array, in the array's own type; all of it, where that is None.
+
+    What is finite stays so: beyond the largest number of the wire type stands that number. The
+    derivative is taken as that of the array itself.
+    """
+    if dtype is None or dtype == array.dtype:
         return array
+    return _as_sent(array, dtype)
+
+
+@jax.custom_jvp
+def _straight_through(array: Array, rounded: Array) -> Array:
+    """The second value, with the derivative of the first."""
+    del array
+    return rounded
+
+
+@_straight_through.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    return _straight_through(*primals), tangents[0]
+
+
+def _as_sent(array: Array, dtype: np.dtype) -> Array:
     # Not by casting there and back, which XLA may leave out (xla_allow_excess_precision).
     wire = jnp.finfo(dtype)
-    return lax.reduce_precision(array, wire.nexp, wire.nmant)
+    largest = min(float(wire.max), float(jnp.finfo(array.dtype).max))
+    held = jnp.where(jnp.isfinite(array), jnp.clip(array, -largest, largest), array)
+    rounded = lax.reduce_precision(lax.stop_gradient(held), wire.nexp, wire.nmant)
+    return _straight_through(array, rounded)
 
 
-def encoded(array: Array, dtype: np.dtype | None) -> Array:
-    """A message: the array in the wire type. Narrow floats as bits, since XLA sends them as float32 on
-    CPU; others as they are, since there a change to bits is a copy.
+def carried(
+    message: Array, dtype: np.dtype | None, send: Callable[[Array], Array], as_integers: bool
+) -> Array:
+    """A message as another worker's arrives here.
+
+    Args:
+      message: what this worker sends, `as_sent` in the wire type.
+      dtype: the wire type; the message's own, where None.
+      send: brings arrays from one worker to another; differentiable for floating point.
+      as_integers: whether to send bits in any case. Narrow floats always travel as bits, since XLA
+        sends them as float32 on CPU; others as they are, since there a change to bits is a copy.
     """
-    array = array.astype(dtype or array.dtype)
-    return bits(array) if array.dtype.itemsize < 4 else array
+    dtype = np.dtype(dtype or message.dtype)
+    if dtype.itemsize >= 4 and not as_integers:
+        return send(message.astype(dtype)).astype(message.dtype)
 
+    @jax.custom_jvp
+    def carry(message: Array) -> Array:
+        received = send(lax.bitcast_convert_type(message.astype(dtype), f"uint{8 * dtype.itemsize}"))
+        return lax.bitcast_convert_type(received, dtype).astype(message.dtype)
 
-def decoded(message: Array, dtype: np.dtype | None, own: np.dtype) -> Array:
-    """What was `encoded` in the wire type, in its own type."""
-    return from_bits(message, dtype or own).astype(own)
+    @carry.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        return carry(*primals), send(tangents[0])
 
-
-def bits(array: Array) -> Array:
-    """The same bits as unsigned integers."""
-    return lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}")
-
-
-def from_bits(array: Array, dtype: np.dtype) -> Array:
-    """What `bits` was made of; an array that has the dtype already stays as it is."""
-    return array if array.dtype == dtype else lax.bitcast_convert_type(array, dtype)
+    return carry(message)

@@ -2,42 +2,65 @@
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import (
+    AbstractMesh,
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    SingleDeviceSharding,
+)
 
-from gossip_jax import checks
+from gossip_jax import axis, checks
 
 Backend = Literal["auto", "pmap", "vmap", "shard_map"]
 
 
+class IdleDevicesWarning(UserWarning):
+    """Some devices have nothing to do, since the workers cannot be divided among all of them."""
+
+
 def place(
-    num_workers: int,
+    num_workers: int | None = None,
     backend: Backend = "auto",
     axis_name: str = "workers",
     devices: Sequence[Any] | None = None,
+    mesh: Mesh | None = None,
 ) -> "Placement":
     """Decides where the workers run.
 
     Args:
-      num_workers: W, 1 or more.
-      backend: "pmap", one replica a device; "vmap", all on one device; "shard_map", one replica a
-        device of a mesh; "auto", pmap where there are enough devices, else vmap.
+      num_workers: W, 1 or more; with a `mesh`, a multiple of the size of its worker axis, which is also
+        the default.
+      backend: "pmap", one worker a device; "shard_map", W / D workers on each of D devices of a mesh;
+        "vmap", all on one device; "auto", pmap where there are as many devices as workers, else
+        shard_map on as many devices as divide W, and vmap where that is a single one.
       axis_name: the worker axis that functions placed here run under.
       devices: the devices to use; by default all of JAX's or, where several processes work together
         (`jax.distributed`), equally many of each. vmap runs where its arguments are: have `scatter`
         and `share` put them on the first of these.
+      mesh: a mesh of yours with an axis `axis_name`. Its further axes are the workers' own: what a
+        function does for one worker is divided over them by XLA, as its arguments and its sharding
+        constraints say, so that each worker can be data-parallel or FSDP. The backend is then
+        shard_map.
 
     Returns:
       A placement.
 
     Raises:
-      ValueError: an unknown backend, W < 1, no device, more workers than devices under pmap or
-        shard_map, vmap over several processes, or workers that these cannot share equally.
+      ValueError: an unknown backend, W < 1, no device, more workers than devices under pmap, workers
+        that the devices or the processes cannot share equally, vmap over several processes, or a mesh
+        without the worker axis or beside `devices`.
+
+    Warns:
+      IdleDevicesWarning: `devices` is not given, and some of JAX's are left without a worker.
 
     Examples:
       >>> placement = place(num_workers=4, backend="vmap")
@@ -45,31 +68,78 @@ def place(
       >>> average(jnp.arange(4.0))
       Array([1.5, 1.5, 1.5, 1.5], dtype=float32)
     """
-    num_workers = checks.at_least_one("place", "num_workers", num_workers)
     if backend not in get_args(Backend):
         raise ValueError(f"place: backend must be one of {get_args(Backend)}; got {backend!r}")
-    devices = tuple(_own_devices(num_workers) if devices is None else devices)
+    if mesh is not None:
+        return _on_mesh(num_workers, backend, axis_name, devices, mesh)
+    num_workers = checks.at_least_one("place", "num_workers", num_workers)
+    given, devices = devices, tuple(_own_devices(num_workers) if devices is None else devices)
     if not devices:
         raise ValueError("place: devices must name one device or more; got none")
+    most = max(d for d in range(1, min(num_workers, len(devices)) + 1) if num_workers % d == 0)
     if backend == "auto":
-        backend = "pmap" if len(devices) >= num_workers else "vmap"
-    if backend == "vmap":
-        if jax.process_count() > 1 and len({device.process_index for device in devices}) > 1:
-            raise ValueError(
-                f"place: vmap runs all workers on one device, and here are {jax.process_count()} "
-                f"processes with {len(devices)} devices for {num_workers} workers; use pmap or "
-                f"shard_map, with a device for each worker"
-            )
-        return Placement(num_workers, backend, axis_name, devices[:1])
-    if len(devices) < num_workers:
+        backend = "pmap" if most == num_workers else "shard_map" if most > 1 else "vmap"
+    elif backend == "vmap":
+        most = len(devices) if given is None else 1  # one device is what was asked for
+    if backend == "vmap" and _has_several_processes(devices):
         raise ValueError(
-            f"place: {backend} puts one worker on each device, but there are {num_workers} workers and "
-            f"{len(devices)} {devices[0].platform} device(s). Use the backend vmap, which runs all on "
-            f"one device, or, to try it on CPU, make CPU devices before the first use of JAX: "
+            f"place: vmap runs all workers on one device, and here are {jax.process_count()} "
+            f"processes with {len(devices)} devices for {num_workers} workers; use pmap or "
+            f"shard_map, with equally many workers on each device"
+        )
+    if backend == "pmap" and len(devices) < num_workers:
+        raise ValueError(
+            f"place: pmap puts one worker on each device, but there are {num_workers} workers and "
+            f"{len(devices)} {devices[0].platform} device(s). Use the backend auto, which puts several "
+            f"on each, or, to try it on CPU, make CPU devices before the first use of JAX: "
             f'jax.config.update("jax_num_cpu_devices", {num_workers}), or JAX_NUM_CPU_DEVICES='
             f"{num_workers} in the environment"
         )
-    return Placement(num_workers, backend, axis_name, devices[:num_workers])
+    if given is None and most < len(devices):
+        warnings.warn(
+            f"place: {num_workers} workers can be divided among {most} of {len(devices)} devices, so "
+            f"{len(devices) - most} stay idle; take a multiple of {len(devices)} workers, or "
+            f"name the devices to use",
+            IdleDevicesWarning,
+            stacklevel=2,
+        )
+    if backend == "vmap":
+        return Placement(num_workers, backend, axis_name, devices[:1])
+    outer = axis_name if most == num_workers else axis.across(axis_name)
+    mesh = Mesh(np.array(devices[:most]), (outer,), axis_types=(AxisType.Auto,))
+    return Placement(num_workers, backend, axis_name, devices[:most], mesh, outer)
+
+
+def _on_mesh(
+    num_workers: int | None, backend: Backend, axis_name: str, devices: Any, mesh: Mesh
+) -> "Placement":
+    if devices is not None or backend not in ("auto", "shard_map"):
+        raise ValueError(
+            f"place: a mesh says which devices to use, with the backend shard_map; got devices or the "
+            f"backend {backend!r} beside it"
+        )
+    if axis_name not in mesh.shape:
+        raise ValueError(
+            f"place: the mesh must have an axis {axis_name!r} for the workers; its axes are "
+            f"{mesh.axis_names}"
+        )
+    size = mesh.shape[axis_name]
+    num_workers = checks.at_least_one(
+        "place", "num_workers", size if num_workers is None else num_workers
+    )
+    if num_workers % size:
+        raise ValueError(
+            f"place: the axis {axis_name!r} of the mesh has {size} devices, which share the workers "
+            f"equally, so there must be a multiple of {size}; got {num_workers}"
+        )
+    own = tuple(np.moveaxis(mesh.devices, mesh.axis_names.index(axis_name), 0).reshape(size, -1)[:, 0])
+    # Automatic axes, whatever those of the mesh are: a function of one worker need not name shardings.
+    mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+    return Placement(num_workers, "shard_map", axis_name, own, mesh, axis_name)
+
+
+def _has_several_processes(devices: Sequence[Any]) -> bool:
+    return len({device.process_index for device in devices}) > 1
 
 
 def _own_devices(num_workers: int) -> list[Any]:
@@ -98,13 +168,30 @@ class Placement:
     backend: Literal["pmap", "vmap", "shard_map"]
     axis_name: str
     devices: tuple[Any, ...]  # jax.Device
+    """One for each group of workers that are together: the first of theirs, if they are on several."""
+    mesh: Mesh | None = None
+    """Of these devices; None under vmap."""
+    mesh_axis: str = ""
+    """The axis of the mesh that the workers are divided over."""
+
+    @property
+    def workers_per_device(self) -> int:
+        """R, how many workers are together on each device."""
+        return self.num_workers // len(self.devices)
+
+    @property
+    def axes(self) -> Any:
+        """What `jax.lax`'s own collectives over all workers take, in a function that is placed here."""
+        if self.backend == "vmap" or self.workers_per_device == 1:
+            return self.axis_name
+        return self.mesh_axis, axis.within(self.axis_name)
 
     def map(
         self,
         function: Callable[..., Any],
         in_axes: int | Sequence[int | None] = (0,),
         donate_argnums: int | Sequence[int] = (),
-    ) -> Callable[..., Any]:
+    ) -> Any:
         """Compiles a function of one worker's values into one of all workers'.
 
         Args:
@@ -123,31 +210,22 @@ class Placement:
         donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
         if any(axis not in (0, None) for axis in in_axes):
             raise ValueError(f"map: in_axes must hold 0 or None for each argument; got {in_axes}")
-        if self.backend == "vmap":
+        if self.mesh is None:
             mapped = jax.vmap(function, in_axes, axis_name=self.axis_name, axis_size=self.num_workers)
             return jax.jit(mapped, donate_argnums=donate)
         # Of several processes, pmap takes and returns each one's part only; it is the same program as
         # shard_map's, with all of every array, which serves instead.
         if self.backend == "pmap" and not self.has_several_processes:
             return _Pmapped(self, function, in_axes, donate)
+        return jax.jit(self._sharded(function, in_axes), donate_argnums=donate)
 
-        def one_block(*arguments):
-            """shard_map hands each worker a block of the stacked values, with a leading axis of 1."""
-            own = [
-                argument if axis is None else jax.tree.map(lambda leaf: jnp.squeeze(leaf, 0), argument)
-                for argument, axis in zip(arguments, in_axes, strict=True)
-            ]
-            return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], function(*own))
-
-        stacked, shared = PartitionSpec(self.axis_name), PartitionSpec()
-        mapped = jax.shard_map(
-            one_block,
-            mesh=self._mesh,
-            in_specs=tuple(shared if axis is None else stacked for axis in in_axes),
-            out_specs=stacked,
-            check_vma=False,
-        )
-        return jax.jit(mapped, donate_argnums=donate)
+    def _sharded(
+        self, function: Callable[..., Any], in_axes: tuple[int | None, ...]
+    ) -> Callable[..., Any]:
+        """A function of one worker's values, as one of stacked ones under shard_map."""
+        assert self.mesh is not None
+        replicas = self.workers_per_device
+        return on_blocks(function, in_axes, self.mesh, self.mesh_axis, self.axis_name, replicas)
 
     def scatter(self, tree: Any) -> Any:
         """Puts each worker's part of stacked values [W, ...] on its device.
@@ -155,20 +233,52 @@ class Placement:
         As with `jax.device_put`, values that are there already are not copied: donating the result
         then takes them too.
         """
-        return self._put(tree, PartitionSpec(self.axis_name))
+        return self._put(tree, PartitionSpec(self.mesh_axis))
 
     def share(self, tree: Any) -> Any:
         """Puts a copy of values that all workers share on every device."""
         return self._put(tree, PartitionSpec())
+
+    def replicate(self, tree: Any) -> Any:
+        """Stacked values in which every worker has the same: [...] becomes [W, ...], on their devices.
+
+        What is divided over further axes of the mesh stays so: an array that is FSDP-sharded as
+        `PartitionSpec("data")` becomes one of `PartitionSpec("workers", "data")`.
+        """
+
+        def replicated(leaf: Any) -> Any:
+            own = getattr(getattr(leaf, "sharding", None), "spec", ()) if self.mesh is not None else ()
+            stacked = jnp.broadcast_to(leaf, (self.num_workers, *jnp.shape(leaf)))
+            return self._put(stacked, PartitionSpec(self.mesh_axis, *own))
+
+        return jax.tree.map(replicated, tree)
+
+    def split(self, batch: Any) -> Any:
+        """Divides a batch among the workers: [n, ...] becomes [W, n / W, ...], on their devices.
+
+        Raises:
+          ValueError: n is no multiple of W.
+        """
+
+        def parts(leaf: Any) -> Any:
+            shape = np.shape(leaf)
+            if not shape or shape[0] % self.num_workers:
+                raise ValueError(
+                    f"split: a batch is divided among {self.num_workers} workers along its first axis, "
+                    f"which must be a multiple of {self.num_workers}; got shape {shape}"
+                )
+            return leaf.reshape(self.num_workers, shape[0] // self.num_workers, *shape[1:])
+
+        return self.scatter(jax.tree.map(parts, batch))
 
     def gather(self, tree: Any) -> Any:
         """Every worker's part of stacked values, as NumPy arrays [W, ...], in every process."""
         return jax.device_get(self.share(tree) if self.has_several_processes else tree)
 
     def _put(self, tree: Any, spec: PartitionSpec) -> Any:
-        if self.backend == "vmap":
+        if self.mesh is None:
             return jax.device_put(tree, SingleDeviceSharding(self.devices[0]))
-        sharding = NamedSharding(self._mesh, spec)
+        sharding = NamedSharding(self.mesh, spec)
         if self.has_several_processes:
             return jax.tree.map(lambda leaf: _put_own_part(leaf, sharding), tree)
         return jax.device_put(tree, sharding)
@@ -176,11 +286,7 @@ class Placement:
     @property
     def has_several_processes(self) -> bool:
         """Whether the workers are divided among processes of `jax.distributed`."""
-        return len({device.process_index for device in self.devices}) > 1
-
-    @property
-    def _mesh(self) -> Mesh:
-        return Mesh(np.array(self.devices), (self.axis_name,), axis_types=(AxisType.Auto,))
+        return _has_several_processes(self.devices)
 
 
 def _put_own_part(leaf: Any, sharding: NamedSharding) -> Any:
@@ -195,6 +301,49 @@ def _put_own_part(leaf: Any, sharding: NamedSharding) -> Any:
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
     values = np.asarray(leaf)
     return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
+
+
+def on_blocks(
+    function: Callable[..., Any],
+    in_axes: Sequence[int | None],
+    mesh: Mesh | AbstractMesh,
+    mesh_axis: str,
+    axis_name: str,
+    num_replicas: int,
+) -> Callable[..., Any]:
+    """A function of one worker's values, as one of stacked ones under shard_map.
+
+    Args:
+      function: of one worker, under the axis `axis_name`.
+      in_axes: for each argument, 0 for a stacked value, or None for a shared one.
+      mesh: what to map over.
+      mesh_axis: the one of its axes that the workers are divided over; the others are left to XLA.
+      axis_name: the worker axis.
+      num_replicas: R, the workers in the block of a device.
+    """
+    if num_replicas > 1:
+        of_block = jax.vmap(
+            function, tuple(in_axes), axis_name=axis.within(axis_name), axis_size=num_replicas
+        )
+    else:
+
+        def of_block(*arguments):
+            """A block has a leading axis of 1."""
+            own = [
+                value if of is None else jax.tree.map(lambda leaf: jnp.squeeze(leaf, 0), value)
+                for value, of in zip(arguments, in_axes, strict=True)
+            ]
+            return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], function(*own))
+
+    stacked, shared = PartitionSpec(mesh_axis), PartitionSpec()
+    return jax.shard_map(
+        of_block,
+        mesh=mesh,
+        axis_names={mesh_axis},
+        in_specs=tuple(shared if of is None else stacked for of in in_axes),
+        out_specs=stacked,
+        check_vma=False,
+    )
 
 
 class _Pmapped:

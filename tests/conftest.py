@@ -29,6 +29,8 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 jax.config.update("jax_compilation_cache_max_size", 2**30)  # a bound also has it take a lock
 # float32 meeting bfloat16 must be an error, not a wider parameter.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+# A bias that meets a matrix by accident must be an error, too.
+jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
 @pytest.fixture

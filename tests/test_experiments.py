@@ -175,8 +175,8 @@ def test_expected_traffic_is_what_long_runs_count():
     draw = gj.uniform_peers(4, p=1 / 8)
     params = jnp.zeros(10)
     rounds = gj.training.draw_rounds(draw, jax.random.key(0), 1, 40_000)
-    counted = traffic.counted_pairwise(rounds, params)
-    expected = traffic.expected_pairwise(draw, params, 40_000)
+    counted = traffic.counted_routes(rounds, params)
+    expected = traffic.expected_routes(draw, params, 40_000)
     # Six pairs, each in contact with probability q = 2 p/3 - (p/3)²; five standard deviations.
     q = 2 / 24 - 1 / 24**2
     assert expected.exchanges == pytest.approx(6 * q * 40_000)

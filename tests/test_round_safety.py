@@ -41,7 +41,7 @@ def test_two_that_pick_each_other_exchange_once(theta):
     np.testing.assert_array_equal(after(ELASTIC, theta, mutual), once)
     np.testing.assert_array_equal(after(ELASTIC, theta, other_side), once)
     for round in (mutual, one_sided, other_side):
-        assert traffic.counted_pairwise(round, theta[0]).exchanges == 1
+        assert traffic.counted_routes(round, theta[0]).exchanges == 1
 
 
 def test_a_round_that_is_applied_twice_is_two_exchanges(theta):

@@ -71,7 +71,7 @@ def test_a_gossip_protocol_that_compiles_its_period_in_gets_a_program_for_each(p
         line="-",
         place="after",
         rounds="peers",
-        traffic=lambda rounds, params, period: traffic.counted_pairwise(rounds, params),
+        traffic=lambda rounds, params, period: traffic.counted_routes(rounds, params),
         options=(moving_rate(0.5), PERIOD),
     )
     monkeypatch.setitem(SPECS, "patient", spec)

@@ -28,14 +28,14 @@ def test_counted_traffic_is_that_of_each_exchange_in_turn(num_workers, rng):
         exchanges += len(pairs)
         for pair in pairs:
             sent[list(pair)] += BYTES  # one replica in each direction
-    counted = traffic.counted_pairwise(gj.Round(peers), PARAMS)
+    counted = traffic.counted_routes(gj.Round(peers), PARAMS)
     assert counted.exchanges == exchanges
     np.testing.assert_array_equal(counted.bytes_sent, sent)
 
-    parts = [traffic.counted_pairwise(gj.Round(part), PARAMS) for part in (peers[:10], peers[10:])]
+    parts = [traffic.counted_routes(gj.Round(part), PARAMS) for part in (peers[:10], peers[10:])]
     assert (parts[0] + parts[1]).exchanges == exchanges
     np.testing.assert_array_equal((parts[0] + parts[1]).bytes_sent, sent)
-    one = traffic.counted_pairwise(gj.Round(peers[0]), PARAMS)
+    one = traffic.counted_routes(gj.Round(peers[0]), PARAMS)
     assert one.exchanges == len({frozenset((i, int(k))) for i, k in enumerate(peers[0]) if k >= 0})
 
 
@@ -44,7 +44,7 @@ def test_counted_traffic_is_that_of_each_exchange_in_turn(num_workers, rng):
 def test_expected_traffic_is_the_mean_of_counted_traffic(law, num_workers):
     draw, updates, runs = law(num_workers, p=0.3, period=2), 5, 4000
     rounds = gj.training.draw_rounds(draw, gj.keys.run_key(0), 2, runs * 2)  # each run as 2 x 2 updates
-    expected = traffic.expected_pairwise(draw, PARAMS, updates)
+    expected = traffic.expected_routes(draw, PARAMS, updates)
     per_run = np.asarray(gj.in_contact(rounds)).reshape(runs // 2, 4, num_workers, num_workers)
     sent = per_run.sum(axis=(1, 3)) * BYTES  # [runs / 2, W], of two updates that may communicate each
     spread = sent.std(axis=0) / np.sqrt(len(sent))
@@ -56,7 +56,7 @@ def test_expected_traffic_is_the_mean_of_counted_traffic(law, num_workers):
 def test_a_worker_is_in_about_2p_exchanges_per_update():
     """The thesis: on average about 2p; exactly 2p - p²/(W - 1), since mutual picks count once."""
     p, num_workers = 1 / 32, 8
-    expected = traffic.expected_pairwise(gj.uniform_peers(num_workers, p), PARAMS, num_updates=100)
+    expected = traffic.expected_routes(gj.uniform_peers(num_workers, p), PARAMS, num_updates=100)
     want = 2 * p - p**2 / (num_workers - 1)
     np.testing.assert_allclose(expected.bytes_sent, 100 * BYTES * want, rtol=1e-12)
 
@@ -79,5 +79,5 @@ def test_collective_traffic_is_that_of_a_ring(num_workers):
 def test_silence_sends_nothing():
     assert traffic.silence(3).exchanges == 0
     assert traffic.silence(3).bytes_sent.tolist() == [0, 0, 0]
-    silent = traffic.counted_pairwise(gj.Round([-1, -1, -1]), PARAMS)
+    silent = traffic.counted_routes(gj.Round([-1, -1, -1]), PARAMS)
     assert (silent.exchanges, silent.bytes_sent.tolist()) == (0, [0, 0, 0])

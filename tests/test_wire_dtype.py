@@ -93,11 +93,11 @@ def test_all_that_travels_is_as_wide_as_the_wire_type(backend):
 def test_half_as_wide_is_half_the_bytes():
     params = {"kernel": jnp.zeros((3, 5)), "bias": jnp.zeros(5)}
     rounds = gj.Round([[1, -1], [-1, -1], [1, 0]])
-    whole, half = (traffic.counted_pairwise(rounds, params, wire) for wire in (None, "bfloat16"))
+    whole, half = (traffic.counted_routes(rounds, params, wire) for wire in (None, "bfloat16"))
     assert half.exchanges == whole.exchanges == 2
     np.testing.assert_array_equal(2 * half.bytes_sent, whole.bytes_sent)
     draw = gj.uniform_peers(4, 0.25)
-    whole, half = (traffic.expected_pairwise(draw, params, 9, wire) for wire in (None, "bfloat16"))
+    whole, half = (traffic.expected_routes(draw, params, 9, wire) for wire in (None, "bfloat16"))
     np.testing.assert_array_equal(2 * half.bytes_sent, whole.bytes_sent)
 
 

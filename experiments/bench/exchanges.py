@@ -13,7 +13,7 @@ import gossip_jax as gj
 from experiments.bench import limits
 from experiments.bench.timing import in_turn
 from gossip_jax import exchange
-from gossip_jax.matchings import matchings
+from gossip_jax.graphs.complete import matchings
 
 _TIMES = 10  # exchanges in a dispatch
 _ALIGNED = 1024  # the sizes of leaves are multiples of this, as those of layers are
@@ -49,16 +49,18 @@ def measure(
     theta = [jnp.ones((num_workers, of_leaf))] * leaves
     theta, updates = placement.scatter((theta, jax.tree.map(jnp.zeros_like, theta)))
     replica = 4 * leaves * of_leaf
+    graph = gj.graphs.complete(num_workers)
     mix = placement.map(_mix_repeatedly, in_axes=(0, 0, None))
     mean = placement.map(_mean_repeatedly)
     copy = placement.map(lambda tree: limits.copy_repeatedly(tree, _TIMES))
 
     cases: dict[str, Callable[[], Any]] = {"copy": lambda: copy(theta)}
     sent = {"copy": num_workers * replica}
-    for kind, contact in contacts(num_workers).items():
+    for kind, routes in routes_of(graph).items():
         if not kinds or kind in kinds:
-            cases[kind] = lambda contact=contact: mix(updates, theta, contact)
-            sent[kind] = int(contact.sum()) * replica
+            round = gj.Round.of_routes(graph, routes)
+            cases[kind] = lambda round=round: mix(updates, theta, round)
+            sent[kind] = int(graph.receives[routes].sum()) * replica
     if not kinds or "all-reduce" in kinds:
         cases["all-reduce"] = lambda: mean(updates)
         sent["all-reduce"] = 2 * (num_workers - 1) * replica  # a ring
@@ -80,26 +82,22 @@ def measure(
     ]
 
 
-def contacts(num_workers: int) -> dict[str, np.ndarray]:
-    """Who is in contact, bool [W, W]: nobody, one pair, all pairs of one matching, or of all."""
-    workers = np.arange(num_workers)
-    nobody = np.zeros((num_workers, num_workers), bool)
-    pair, matching = nobody.copy(), nobody.copy()
-    pair[[0, 1], [1, 0]] = True
-    matching[workers, matchings(num_workers)[0]] = True
-    np.fill_diagonal(matching, False)
+def routes_of(graph: gj.Graph) -> dict[str, np.ndarray]:
+    """The routes in use, bool [E], where nobody, one pair, a matching or all exchange."""
+    first = matchings(graph.num_workers)[0]
+    is_of_first = ((graph.sources == first) | ~graph.receives).all(axis=1)
     return {
-        "silence": nobody,
-        "one pair": pair,
-        "one matching": matching,
-        "all matchings": ~np.eye(num_workers, dtype=bool),
+        "silence": np.zeros(graph.num_routes, bool),
+        "one pair": (graph.sources[:, 0] == 1),
+        "one matching": is_of_first,
+        "all matchings": np.ones(graph.num_routes, bool),
     }
 
 
-def _mix_repeatedly(updates: Any, theta: Any, contact: Any) -> Any:
-    weights = jnp.where(contact, jnp.float32(0.5), 0)
+def _mix_repeatedly(updates: Any, theta: Any, round: gj.Round) -> Any:
+    weights = np.full(round.graph.sources.shape, 0.5)
     return lax.fori_loop(
-        0, _TIMES, lambda _, u: exchange.mix(u, theta, weights, contact, "workers"), updates
+        0, _TIMES, lambda _, u: exchange.mix(u, theta, round, weights, "workers"), updates
     )
 
 

@@ -1,5 +1,6 @@
 """What an update costs with each protocol, against the same update written by hand."""
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from experiments.bench.timing import in_turn, ratio
 from experiments.tasks.data import Dataset, Examples
 from experiments.training import run
 from experiments.training.config import Config
-from experiments.training.protocols import as_often
+from experiments.training.protocols import as_often, make_draw
 from gossip_jax import keys, traffic, training
 from gossip_jax.protocols import SPECS
 
@@ -85,7 +86,7 @@ def measure(
         config = configured(protocol, num_workers, backend, width)
         programs[protocol] = program = protocol_program(config, dataset)
         for p in PROBABILITIES if SPECS[protocol].draws_rounds else (None,):
-            rounds = usual_rounds(gj.uniform_peers(num_workers, p or 0.0), updates)
+            rounds = usual_rounds(make_draw(dataclasses.replace(config, p=p or 0.0)), updates)
             cases[protocol, p] = lambda program=program, rounds=rounds: program(rounds)
     seconds = in_turn(cases, repeats)
     devices = 1 if backend == "vmap" else num_workers
@@ -173,10 +174,10 @@ def usual_rounds(draw: gj.Draw, updates: int) -> gj.Round:
     """Rounds with as many exchanges as are to be expected, or nearly so: the fewer the updates, the
     more would one draw differ from another.
     """
-    expected = traffic.expected_pairwise(draw, {}, updates).exchanges
+    expected = traffic.expected_routes(draw, {}, updates).exchanges
 
     def distance(rounds: gj.Round) -> float:
-        return abs(traffic.counted_pairwise(rounds, {}).exchanges - expected)
+        return abs(traffic.counted_routes(rounds, {}).exchanges - expected)
 
     drawn = (training.draw_rounds(draw, keys.run_key(seed), 1, updates) for seed in range(_DRAWN))
     return min(drawn, key=distance)

@@ -9,7 +9,7 @@ import gossip_jax as gj
 from experiments.training import run
 from experiments.training.run import Setup
 from gossip_jax import training
-from gossip_jax.rounds import in_contact
+from gossip_jax.rounds import in_contact, routes_in_use
 
 _OF_EACH_KIND = 3  # updates
 
@@ -29,7 +29,7 @@ def profile(setup: Setup, directory: Path) -> None:
     """
     directory.mkdir(parents=True, exist_ok=True)
     rounds = training.draw_rounds(setup.draw, setup.key, 1, setup.updates_per_epoch)
-    talks = (np.asarray(rounds.peer) >= 0).any(axis=1)
+    talks = np.asarray(routes_in_use(rounds)).any(axis=1)
     chosen = [np.flatnonzero(talks == kind)[:_OF_EACH_KIND] for kind in (False, True)]
     state = run.start(setup).state
     rest = (setup.key, setup.traced, None)

@@ -18,6 +18,8 @@ from gossip_jax.workers import Backend
 
 DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10"]
 ModelName = Literal["mlp", "resnet18"]
+GraphName = Literal["complete", "ring", "chain", "star", "torus", "hypercube", "exponential", "base"]
+RoutesName = Literal["every", "in_turn", "at_random"]
 OnNan = Literal["stop", "isolate", "restart", "continue"]
 if TYPE_CHECKING:
     ProtocolName = str
@@ -85,8 +87,17 @@ class Config:
     variant: Literal["pull", "push"] = field(default="pull", metadata=OPTION)
     """Of gossiping_sgd: fetch the peer's parameters, or send one's own."""
 
-    peers: Literal["uniform", "pairing"] = field(default="uniform", metadata=RESULT)
-    """Of the gossip protocols: each worker picks its own peer, or all are matched in pairs."""
+    peers: Literal["uniform", "pairing", "graph"] | None = field(default=None, metadata=RESULT)
+    """Who talks to whom: each worker picks its own peer (uniform), all are matched in pairs (pairing),
+    or those talk whom a graph makes neighbours. Where not given: graph for dpsgd, else uniform."""
+
+    graph: GraphName = field(default="ring", metadata=RESULT | _later("ring"))
+    """With --peers graph: who are neighbours. A torus is as square as can be; base is Base-2."""
+
+    routes: RoutesName | None = field(default=None, metadata=RESULT | _later(None))
+    """With --peers graph: all neighbours talk at every update (every), one route after the other
+    (in_turn), or one at random, with probability p (at_random). Where not given: in_turn for base, else
+    every."""
 
     workers: int = field(default=4, metadata=COMPILED)
     """W, the number of workers."""
@@ -200,6 +211,7 @@ class Config:
         defaults = {"alpha": 0.5} | {
             option.name: option.default_for(self.workers) for option in self.spec.options
         }
+        defaults["peers"] = "graph" if self.spec.rounds in ("graph", "fixed graph") else "uniform"
         not_given = {name for name in defaults if getattr(self, name) is None}
         return dataclasses.replace(self, **{name: defaults[name] for name in not_given})
 

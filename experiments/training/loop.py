@@ -152,7 +152,7 @@ def _rounds(setup: Setup, epoch: int) -> gj.Round:
 
 def _absent(setup: Setup, progress: Progress, rounds: gj.Round) -> Array:
     """Who sits out which update of an epoch: bool [T, W]."""
-    num_updates, num_workers = rounds.peer.shape
+    num_updates, num_workers = len(rounds.step), rounds.num_workers
     rate = setup.config.drop_rate
     dropped = draw_absences(setup.key, rounds.step[0], num_updates, num_workers, rate)
     since = [progress.isolated.get(worker, 2**31 - 1) for worker in range(num_workers)]

@@ -21,6 +21,7 @@ from gossip_jax.absence import sitting_out
 from gossip_jax.health import Watched
 from gossip_jax.rounds import silence
 from gossip_jax.training import WorkerState
+from gossip_jax.workers import Backend
 
 
 class Programs:
@@ -67,7 +68,7 @@ class Program:
             make_model(config.model, dataset.num_classes, config.width), dataset, config.augment
         )
         self._compiled: dict[Any, Any] = {}  # by what `_kind` says
-        self.placement = gj.place(config.workers, config.backend)
+        self.placement = _place(config.workers, config.backend)
         self.init = self.placement.map(self._init_worker, in_axes=(None,))
         self.score = self.placement.map(self._task.num_correct, in_axes=(0, 0, None))
         self.score_one = jax.jit(self._task.num_correct)
@@ -157,5 +158,15 @@ def _options(placement: gj.Placement) -> dict[str, Any]:
 
 
 def _kind(states: Any, shards: Any, rounds: Any, keys: Array, traced: Any, absent: Any) -> Any:
-    """What tells programs apart: the numbers of seeds and of updates, and whether workers sit out."""
-    return keys.shape, rounds.step.shape, absent is not None
+    """What tells programs apart: the numbers of seeds and of updates, what is known of the rounds, and
+    whether workers sit out.
+    """
+    return keys.shape, rounds.step.shape, jax.tree.structure(rounds), absent is not None
+
+
+def _place(num_workers: int, backend: Backend) -> gj.Placement:
+    """Where the workers run; CPU devices that are left over were made for other rows of a table."""
+    devices = None
+    if jax.process_count() == 1 and jax.default_backend() == "cpu" and backend != "vmap":
+        devices = jax.devices()[:num_workers]
+    return gj.place(num_workers, backend, devices=devices)

@@ -1,6 +1,7 @@
 """What a protocol is run with: the local optimizer, and the law of its rounds."""
 
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,17 +36,44 @@ def make_draw(config: Config) -> gj.Draw:
     """The law of the run's rounds; silent ones for a protocol that has no use for peers."""
     if not config.spec.draws_rounds:
         return gj.uniform_peers(config.workers, p=0.0)
-    return _draw(config.peers, config.workers, config.p, config.period)
+    names = (config.peers, config.graph, config.routes)
+    return _draw(config.workers, config.p, config.period, *names)
 
 
 @functools.cache  # so that what is compiled for a law of rounds serves every seed
-def _draw(peers: str, num_workers: int, p: float, period: int) -> gj.Draw:
-    draw = {"uniform": gj.uniform_peers, "pairing": gj.pairing}[peers]
-    return draw(num_workers, p, period)
+def _draw(
+    num_workers: int, p: float, period: int, peers: str | None, graph: str, routes: str | None
+) -> gj.Draw:
+    if peers != "graph":
+        draw = gj.pairing if peers == "pairing" else gj.uniform_peers
+        return draw(num_workers, p, period)
+    made = make_graph(graph, num_workers)
+    match routes or ("in_turn" if graph == "base" else "every"):
+        case "in_turn":
+            return gj.in_turn(made, period)
+        case "at_random":
+            return gj.at_random(made, p, period)
+        case _:
+            return gj.every(made, period)
+
+
+def make_graph(name: str, num_workers: int) -> gj.Graph:
+    """The graph of a name; a torus as square as W allows.
+
+    Raises:
+      ValueError: there is no such graph of W workers.
+    """
+    if name == "torus":
+        rows = max(r for r in range(1, math.isqrt(num_workers) + 1) if num_workers % r == 0)
+        return gj.graphs.torus(rows, num_workers // rows)
+    return getattr(gj.graphs, name)(num_workers)
 
 
 def as_often(protocol: str, p: float) -> dict[str, Any]:
     """The settings with which a protocol communicates about as often as with this probability."""
     spec = SPECS[protocol]
+    if spec.rounds in ("graph", "fixed graph"):
+        one_peer = {"peers": "graph", "graph": "exponential", "routes": "at_random"}
+        return {"protocol": protocol, "p": p} | one_peer
     has_period = "period" in spec.compiled and not spec.draws_rounds
     return {"protocol": protocol} | ({"period": round(1 / p)} if has_period else {"p": p})

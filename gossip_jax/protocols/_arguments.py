@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gossip_jax import exchange
+from gossip_jax import axis
 from gossip_jax.rounds import Round
 
 
@@ -26,11 +26,17 @@ def checked_round(owner: str, params: Any, round: Any, axis_name: str) -> Round:
         )
     if not isinstance(round, Round):
         raise TypeError(f"{owner}: round must be a gossip_jax.Round; got {type(round).__name__}")
-    num_workers = exchange.axis_size(axis_name)
-    if round.peer.shape != (num_workers,):
+    num_workers = axis.bound(axis_name).size
+    if round.peer is not None and round.peer.shape != (num_workers,):
         raise ValueError(
             f"{owner}: the axis {axis_name!r} has {num_workers} workers, so round.peer must have "
             f"shape {(num_workers,)}; got {round.peer.shape}. A round is shared: in_axes=None"
+        )
+    if round.peer is None and (round.num_workers != num_workers or round.routes.ndim != 1):
+        raise ValueError(
+            f"{owner}: the axis {axis_name!r} has {num_workers} workers, and the round is of "
+            f"{round.num_workers}, on {round.graph.name}, with routes of shape {round.routes.shape}. A "
+            f"round is shared: in_axes=None"
         )
     check_floating(owner, params)
     return round

@@ -1,47 +1,49 @@
-"""What Elastic Gossip and Gossiping SGD share: in a round, pairs of workers exchange replicas."""
+"""What the protocols share in which workers move towards those that they hear from."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
+import jax
 import optax
 from jax import Array
 
 from gossip_jax import checks, exchange
 from gossip_jax.protocols import _arguments
-from gossip_jax.rounds import Round, in_contact, is_known_silent, is_known_to_talk
+from gossip_jax.rounds import Round
+
+Weights = Callable[[Round], tuple[Round, Array]]
+"""From a round to the routes that are needed, and float [E, W]: what each worker gives to what
+arrives."""
 
 
-def pairwise(
-    owner: str, weights: Callable[[Round], Array], axis_name: str, wire_dtype: Any = None
+def mixing(
+    owner: str,
+    weights: Weights,
+    axis_name: str,
+    wire_dtype: Any = None,
+    order: Literal["awc", "atc"] = "awc",
 ) -> optax.GradientTransformationExtraArgs:
-    """A protocol that adds `Σ_k weights(round)[i, k] (θ_k - θ_i)` to the update of worker i.
-
-    The differences are taken from the parameters before the local update.
+    """A protocol that adds `Σ_k w_ik (θ_k - θ_i)` to the update of worker i.
 
     Args:
       owner: the protocol's public name, for its error messages.
-      weights: from a round to float [W, W], zero where there is no contact.
+      weights: w_ik, from the round.
       axis_name: the worker axis.
       wire_dtype: the type that replicas are sent in; their own, where None.
+      order: "awc" takes the θ from before the local update, "atc" from after it.
 
     Raises:
-      ValueError: `wire_dtype` is no type of floating point.
+      ValueError: `wire_dtype` is no type that replicas can be sent in.
     """
-    wire_dtype = checks.floating_dtype(owner, "wire_dtype", wire_dtype)
+    wire_dtype = checks.wire_dtype(owner, wire_dtype)
 
     def update(updates: Any, state: Any, params: Any = None, *, round: Any = None, **_: Any):
         round = _arguments.checked_round(owner, params, round, axis_name)
-        if is_known_silent(round):
+        if max(round.num_routes) == 0:
             return updates, state
-        mixed = exchange.mix(
-            updates,
-            params,
-            weights(round),
-            in_contact(round),
-            axis_name,
-            wire_dtype,
-            is_known_to_talk(round),
-        )
-        return mixed, state
+        needed, own = weights(round)
+        if order == "atc":
+            params = jax.tree.map(lambda p, u: p + u.astype(p.dtype), params, updates)
+        return exchange.mix(updates, params, needed, own, axis_name, wire_dtype), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)

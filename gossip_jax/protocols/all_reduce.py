@@ -4,7 +4,7 @@ from typing import Any
 
 import optax
 
-from gossip_jax import exchange, traffic
+from gossip_jax import axis, exchange, traffic
 from gossip_jax.protocols import _arguments
 from gossip_jax.spec import Spec
 
@@ -31,7 +31,7 @@ def all_reduce(axis_name: str = "workers") -> optax.GradientTransformationExtraA
 
     def update(updates: Any, state: Any, params: Any = None, **_: Any):
         del params
-        exchange.axis_size(axis_name)
+        axis.bound(axis_name)
         _arguments.check_floating("all_reduce", updates)
         return exchange.mean(updates, axis_name), state
 

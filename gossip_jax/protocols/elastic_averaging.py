@@ -1,4 +1,5 @@
-"""Elastic Averaging SGD, synchronous (Zhang, Choromanska, LeCun, 2015, https://arxiv.org/abs/1412.6651).
+"""Elastic Averaging SGD, synchronous (Zhang, Choromanska, LeCun, 2015,
+https://arxiv.org/abs/1412.6651).
 
 every τ updates:  θ_i ← θ_i + u_i - α (θ_i - c),    c ← c + α Σ_i (θ_i - c)
 """
@@ -69,7 +70,7 @@ def elastic_averaging(
         def pull_together(moved):
             updates, center = moved
             mean = exchange.mean(params, axis_name)
-            rate = jnp.asarray(alpha, jnp.float32)
+            rate = jnp.asarray(alpha, float)
 
             def move_worker(update, theta, c):
                 return update - (rate.astype(theta.dtype) * (theta - c)).astype(update.dtype)

@@ -10,9 +10,11 @@ import optax
 from jax import Array
 
 from gossip_jax import checks, traffic
-from gossip_jax.protocols._pairwise import pairwise
+from gossip_jax.mixing import both_ways, by_route, received
+from gossip_jax.protocols._pairwise import mixing
 from gossip_jax.rounds import Round, in_contact
 from gossip_jax.spec import WIRE_DTYPE, Spec, moving_rate
+from gossip_jax.traffic import Traffic
 
 
 def elastic_gossip(
@@ -54,10 +56,16 @@ def elastic_gossip(
     """
     alpha = checks.moving_rate("elastic_gossip", "alpha", alpha)
 
-    def weights(round: Round) -> Array:
-        return jnp.where(in_contact(round), jnp.asarray(alpha, jnp.float32), 0)
+    def weights(round: Round) -> tuple[Round, Array]:
+        round = both_ways("elastic_gossip", round)
+        is_peer = received(round) if round.peer is None else by_route(round, in_contact(round))
+        return round, jnp.where(is_peer, jnp.asarray(alpha, float), 0)
 
-    return pairwise("elastic_gossip", weights, axis_name, wire_dtype)
+    return mixing("elastic_gossip", weights, axis_name, wire_dtype)
+
+
+def _traffic(rounds: Round, params: Any, wire_dtype: Any) -> Traffic:
+    return traffic.counted_routes(both_ways("elastic_gossip", rounds), params, wire_dtype)
 
 
 SPEC = Spec(
@@ -69,6 +77,6 @@ SPEC = Spec(
     line="-",
     place="after",
     rounds="peers",
-    traffic=traffic.counted_pairwise,
+    traffic=_traffic,
     options=(moving_rate(0.5), WIRE_DTYPE),
 )

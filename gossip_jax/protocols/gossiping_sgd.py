@@ -6,12 +6,12 @@ push:  θ_i ← u_i + mean of θ_i and of θ_k for every k that picked i
 
 from typing import Any, Literal
 
-import jax.numpy as jnp
 import optax
 from jax import Array
 
 from gossip_jax import traffic
-from gossip_jax.protocols._pairwise import pairwise
+from gossip_jax.mixing import by_route, received
+from gossip_jax.protocols._pairwise import mixing
 from gossip_jax.rounds import Round, initiated
 from gossip_jax.spec import WIRE_DTYPE, Option, Spec
 
@@ -26,8 +26,9 @@ def gossiping_sgd(
     this round becomes the mean of its own and all of them, plus its own `u_i`. The θ are the
     parameters before the update. Neither keeps the sum of the parameters over workers.
 
-    Each contact moves one replica in each direction, as in Elastic Gossip, although one would do:
-    a one-way permutation does not run under `jax.vmap`.
+    In a round of peers, each contact moves one replica in each direction, as in Elastic Gossip,
+    although one would do: whom many pick would have to send to all of them. In a round of routes
+    replicas go one way, from the source of a route, and nobody sends back.
 
     Args:
       variant: "pull" or "push".
@@ -54,16 +55,25 @@ def gossiping_sgd(
     """
     if variant not in _WEIGHTS:
         raise ValueError(f"gossiping_sgd: variant must be 'pull' or 'push'; got {variant!r}")
-    return pairwise("gossiping_sgd", _WEIGHTS[variant], axis_name, wire_dtype)
+    return mixing("gossiping_sgd", _WEIGHTS[variant], axis_name, wire_dtype)
 
 
-def _pull(round: Round) -> Array:
-    return initiated(round).astype(jnp.float32) / 2
+def _pull(round: Round) -> tuple[Round, Array]:
+    if round.peer is None:
+        if max(round.num_routes) > 1:
+            raise ValueError(
+                f"gossiping_sgd: with 'pull' a worker fetches from one peer in a round, and rounds of "
+                f"{round.graph.name} may use {max(round.num_routes)} routes at once; draw them by "
+                f"at_random or in_turn, or use dpsgd"
+            )
+        return round, received(round).astype(float) / 2
+    return round, by_route(round, initiated(round)).astype(float) / 2
 
 
-def _push(round: Round) -> Array:
-    received = initiated(round).T.astype(jnp.float32)  # [i, k]: i was sent θ_k
-    return received / (1 + received.sum(axis=1, keepdims=True))
+def _push(round: Round) -> tuple[Round, Array]:
+    sent = received(round) if round.peer is None else by_route(round, initiated(round).T)
+    sent = sent.astype(float)
+    return round, sent / (1 + sent.sum(axis=0, keepdims=True))
 
 
 _WEIGHTS = {"pull": _pull, "push": _push}
@@ -78,7 +88,7 @@ SPEC = Spec(
     line="--",
     place="after",
     rounds="peers",
-    traffic=lambda rounds, params, variant, wire_dtype: traffic.counted_pairwise(
+    traffic=lambda rounds, params, variant, wire_dtype: traffic.counted_routes(
         rounds, params, wire_dtype
     ),
     options=(
