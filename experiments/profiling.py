@@ -8,6 +8,7 @@ import numpy as np
 
 import gossip_jax as gj
 from experiments import run
+from experiments.processes import together
 from experiments.run import Setup
 from gossip_jax import training
 from gossip_jax.rounds import in_contact
@@ -36,7 +37,8 @@ def profile(setup: Setup, directory: Path) -> None:
     rest = (setup.key, jnp.float32(setup.config.alpha), None)
     one_round = jax.tree.map(lambda leaf: leaf[:1], rounds)
     update = setup.program.compile_epoch(state, setup.shards, one_round, *rest)
-    state, *_ = jax.block_until_ready(update(state, setup.shards, one_round, *rest))  # warms up
+    with together(update, setup.program.placement.devices, rounds, "the profile"):  # warms up
+        state, *_ = jax.block_until_ready(update(state, setup.shards, one_round, *rest))
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # Python's own calls would hide the rest
     with jax.profiler.trace(directory, create_perfetto_trace=True, profiler_options=options):

@@ -13,6 +13,7 @@ import gossip_jax as gj
 from experiments import data
 from experiments.config import Config
 from experiments.data import Dataset, Examples
+from experiments.processes import together
 from experiments.program import Program, Programs
 from experiments.protocols import PROTOCOLS, make_draw
 from gossip_jax import keys, metrics, traffic, training
@@ -189,12 +190,14 @@ def _train_epoch(
         absences = [_absent(*of_run) for of_run in zip(setups, runs, drawn, strict=True)]
         drawn = [without(*of_run) for of_run in zip(drawn, absences, strict=True)]
         absent, share_present = _stack(absences), [1 - of_run.mean() for of_run in absences]
-    rounds, absent = program.placement.share((_stack(drawn), absent))
+    decides = _stack(drawn), absent
+    rounds, absent = program.placement.share(decides)
     inputs = jax.block_until_ready((states, shared.shards, rounds, shared.key, shared.alpha, absent))
-    program.compile_epoch(*inputs)  # ahead, so that no epoch's time holds it
-    before = time.perf_counter()
-    states, losses, sick_from = jax.block_until_ready(program.epoch(*inputs))
-    seconds = (time.perf_counter() - before) / len(setups)
+    compiled = program.compile_epoch(*inputs)  # ahead, so that no epoch's time holds it
+    with together(compiled, program.placement.devices, decides, f"epoch {runs[0].epoch + 1}"):
+        before = time.perf_counter()
+        states, losses, sick_from = jax.block_until_ready(program.epoch(*inputs))
+        seconds = (time.perf_counter() - before) / len(setups)
     after = [
         progress._replace(
             state=state,
