@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 
 from experiments.cluster.processes import (
+    DisagreementError,
     Processes,
     from_first,
     is_first,
@@ -82,7 +83,7 @@ def run_and_show(config: Config) -> None:
         with reported(ValueError, OSError):
             require_one_worker_on_cpu(config.workers)
             out = config.resume or config.out or new_path(f"{config.dataset}-{config.protocol}")
-            out = Path(from_first(str(out)))
+            out = Path(from_first(str(out), "the data"))
             if config.resume is None and is_first():
                 require_free(out)
             setup = run.set_up(config, data.load(config.dataset, config.data_dir))
@@ -94,7 +95,10 @@ def run_and_show(config: Config) -> None:
             course, progress = begin(setup, directory, console)
             if config.profile is not None:
                 profile(setup, config.profile)
-        with reported(OSError, kept=out), Interrupts(console, "this epoch") as interrupts:
+        with (
+            reported(OSError, DisagreementError, kept=out),
+            Interrupts(console, "this epoch") as interrupts,
+        ):
             result = train(course, progress, directory, console, interrupts)
     console.print(result_table({config.protocol: result}))
     if not math.isfinite(result.consensus_distance):
@@ -147,7 +151,8 @@ def begin(setup: run.Setup, directory: RunDirectory, console: Console) -> tuple[
     is_new = not directory.has_config
     course = Journal(setup, directory.checkpoints, keeps_best=True)
     (progress,) = journal.begin([course], lambda text: console.print(text, soft_wrap=True))
-    if most(progress.epoch) != -most(-progress.epoch):
+    epochs = [most(number, "the first epoch") for number in (progress.epoch, -progress.epoch)]
+    if epochs[0] != -epochs[1]:
         raise ValueError(
             f"the processes see other checkpoints in {directory.path}: it must be the same directory, "
             f"on a file system that they share"

@@ -4,7 +4,7 @@ import enum
 import operator
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -25,8 +25,8 @@ def run_key(seed: int) -> Array:
 
     Nor does a setting of JAX change it: of `jax.random.key` it is the value without any.
     """
-    low = np.uint32(operator.index(seed) & 0xFFFF_FFFF)
-    return jax.random.wrap_key_data(np.array([0, low], np.uint32), impl="threefry2x32")
+    data = jnp.array([0, operator.index(seed) & 0xFFFF_FFFF], jnp.uint32)
+    return jax.random.wrap_key_data(data, impl="threefry2x32")
 
 
 def derive(key: Array, purpose: Purpose, *indices: ArrayLike) -> Array:

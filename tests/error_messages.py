@@ -164,6 +164,16 @@ def away(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def with_64_bits() -> Iterator[None]:
+    """As JAX_ENABLE_X64=1 in the environment."""
+    jax.config.update("jax_enable_x64", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_x64", False)
+
+
+@contextlib.contextmanager
 def with_file(path: str, text: str) -> Iterator[None]:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(text)
@@ -287,6 +297,7 @@ COMMANDS = (
         "--resume edited-2",
         lambda: changed("edited-2", p=0.25, seed=1),
     ),
+    Command("resumed under another setting of JAX", "--resume stopped", with_64_bits),
     Command("torn checkpoint", "--resume torn-1", lambda: torn("torn-1", 2), says="warning: "),
     Command("all checkpoints torn", "--resume torn-2", lambda: torn("torn-2", 1, 2), says="warning: "),
     Command("checkpoint that cannot be read", "--resume broken", lambda: unreadable("broken")),

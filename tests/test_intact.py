@@ -95,10 +95,10 @@ def first_file(out: Path) -> Path:
     "of",
     [
         lambda out: out / "checkpoints",
-        lambda out: out / "checkpoints" / "3",
-        lambda out: out / "checkpoints" / "3" / "sha256.json",
+        pytest.param(lambda out: out / "checkpoints" / "3", marks=pytest.mark.slow),
+        pytest.param(lambda out: out / "checkpoints" / "3" / "sha256.json", marks=pytest.mark.slow),
         first_file,
-        lambda out: out / "config.json",
+        pytest.param(lambda out: out / "config.json", marks=pytest.mark.slow),
     ],
     ids=["all", "checkpoint", "checksums", "arrays", "config"],
 )
@@ -150,7 +150,14 @@ def mount(*arguments: str) -> None:
         pytest.skip("needs the right to mount a file system")
 
 
-@pytest.mark.parametrize("how", ["unmounted", "dangling", "gone"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "unmounted",
+        pytest.param("dangling", marks=pytest.mark.slow),
+        pytest.param("gone", marks=pytest.mark.slow),
+    ],
+)
 def test_checkpoints_on_a_file_system_that_is_away_are_waited_for(how, stopped, train_cli):
     checkpoints, store = stopped / "checkpoints", stopped.parent / "store"
     metrics = (stopped / "metrics.jsonl").read_bytes()

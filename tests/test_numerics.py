@@ -110,7 +110,13 @@ def test_no_variable_of_the_environment_changes_a_round():
     assert json.loads(done.stdout) == drawn(gj.uniform_peers(4, 0.5))
 
 
-@pytest.mark.parametrize(("name", "value"), UNUSUAL.items())
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        pytest.param(name, value, marks=[pytest.mark.slow][name == "jax_threefry_partitionable" :])
+        for name, value in UNUSUAL.items()
+    ],
+)
 def test_a_run_does_not_go_on_under_another_setting_of_jax(name, value, train_cli, tmp_path):
     assert train_cli(*FLAGS, "--out", "run")[0] == 0
     config = tmp_path / "run" / "config.json"

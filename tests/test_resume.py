@@ -114,7 +114,9 @@ def stopped(unbroken, tmp_path):
     return copy
 
 
-@pytest.mark.parametrize("epoch", [0, 1, 3, 4])
+@pytest.mark.parametrize(
+    "epoch", [0, pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_a_run_goes_on_to_the_bit(epoch, stopped, unbroken, train_cli):
     out = stopped(epoch)
     code, shown, _ = train_cli("--resume", str(out))

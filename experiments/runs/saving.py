@@ -43,7 +43,7 @@ class Saving:
         is_last, every = epoch == last, self._every
         # Of several processes, all stop after the same epoch, whichever got the signal.
         if self._interrupts is not None and not is_last:
-            self._received = most(self._interrupts.received or 0)
+            self._received = most(self._interrupts.received or 0, f"what follows epoch {epoch}")
         is_due = bool(every) and (is_last or epoch % every == 0)
         num_faults, before = self._faults(), self._num_faults
         self._num_faults = num_faults
