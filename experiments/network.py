@@ -18,6 +18,7 @@ from experiments.common.files import exists
 from experiments.links import records as link_records
 from experiments.links.namespaces import bits_per_second, inside, network, require_tools
 from experiments.links.worker import Job
+from experiments.report import links as link_report
 from experiments.training.config import Config, DatasetName, ProtocolName
 from gossip_jax import checks
 from gossip_jax.protocols import SPECS
@@ -121,8 +122,11 @@ def main() -> None:
                 code = _run(options, rate, runs)
                 if code:
                     raise SystemExit(code)
-        done = len(list((options.out / "network").glob("*.json")))
-    console.print(f"{done} records in {options.out / 'network'}", soft_wrap=True)
+        records = link_records.read_all(options.out)
+        for group in link_report.groups(records):
+            console.print(link_report.measured(group).rich(console.width))
+    console.print(f"{len(records)} records in {options.out / 'network'}", soft_wrap=True)
+    console.print(f"next: python -m experiments.report --results {options.out}", soft_wrap=True)
 
 
 def _missing(options: Options, rate: str) -> dict[str, dict[str, Any]]:

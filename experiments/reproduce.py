@@ -9,8 +9,7 @@ import tyro
 from experiments.common import memory
 from experiments.common.cli import make_console, reported
 from experiments.common.interrupts import Interrupts
-from experiments.report import comparison
-from experiments.report.summary import Results
+from experiments.report.comparison import show
 from experiments.tables import rows, sweep
 from experiments.tables.options import SweepOptions
 from experiments.tables.rows import Table
@@ -51,10 +50,7 @@ def main() -> None:
         options.make_devices(tables)
         with Interrupts(console, "this epoch") as interrupts:
             sweep.run_missing(jobs, options.out, console, options.seeds_at_once, deadline, interrupts)
-        results = Results(options.out, tables)
-        for table in tables:
-            if results.lengths(table):
-                console.print(comparison.beside_published(results, table).rich())
+        show(console, options.out, tables)
         done = sum(job.record_path(options.out).exists() for job in jobs)
     console.print(f"{done} of {len(jobs)} runs are done; see {options.out}", soft_wrap=True)
 

@@ -8,6 +8,7 @@ import tyro
 from experiments.common import memory
 from experiments.common.cli import make_console, reported
 from experiments.common.interrupts import Interrupts
+from experiments.report.comparison import show
 from experiments.tables import rows, sweep
 from experiments.tables.options import SweepOptions
 
@@ -39,6 +40,7 @@ def main() -> None:
         options.make_devices([table])
         with Interrupts(console, "this epoch") as interrupts:
             sweep.run_missing(jobs, options.out, console, options.seeds_at_once, interrupts=interrupts)
+        show(console, options.out, [table])
 
 
 if __name__ == "__main__":

@@ -86,6 +86,7 @@ def run_and_show(config: Config) -> None:
             out = Path(from_first(str(out), "the data"))
             if config.resume is None and is_first():
                 require_free(out)
+            console.print(f"reading {config.dataset}")
             setup = run.set_up(config, data.load(config.dataset, config.data_dir))
             if is_first():
                 held.enter_context(only_one_process(out))

@@ -1,15 +1,17 @@
 """The report says what the records say, and nothing where there is none."""
 
+import io
 import json
 import re
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from fabricated import write_run
+from rich.console import Console
 
 from experiments.report import comparison, figures, grids
 from experiments.report import document as report
@@ -52,13 +54,28 @@ def line_of(grid: grids.Grid, label: str) -> dict[str, str]:
     return named
 
 
-def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "experiments.report", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+class Ended(NamedTuple):
+    """How the command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def command(monkeypatch, capsys) -> Callable[..., Ended]:
+    """Runs `python -m experiments.report` here."""
+
+    def run(*arguments: str | Path) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["report", *map(str, arguments)])
+        code = 0
+        try:
+            report.main()
+        except SystemExit as exit:
+            code = exit.code
+        return Ended(code if isinstance(code, int) else 1, *capsys.readouterr())
+
+    return run
 
 
 def test_ours_stands_beside_the_published_figure(results):
@@ -173,7 +190,7 @@ def test_a_record_of_a_version_with_other_settings_is_refused(results):
         read(results)
 
 
-def test_an_edited_record_stops_the_command_and_changes_nothing(results):
+def test_an_edited_record_stops_the_command_and_changes_nothing(command, results):
     report.write(read(results), results)
     before = (results / "REPORT.md").read_bytes()
     path = next((results / "runs").glob("*/*/seed-1.json"))
@@ -189,7 +206,7 @@ def test_an_edited_record_stops_the_command_and_changes_nothing(results):
 
 
 @pytest.mark.parametrize("name", ["missing", "empty", "file"])
-def test_a_directory_without_records_is_refused(tmp_path, name):
+def test_a_directory_without_records_is_refused(command, tmp_path, name):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("text")
     ended = command("--results", tmp_path / name)
@@ -231,3 +248,40 @@ def test_published_figures_are_drawn_for_full_runs_only(results):
 
     assert published(100)
     assert not published(5)
+
+
+OWN = rows.parse(
+    "mine",
+    'title = "My table"\ngroup = "mine"\n[settings]\nwidth = 8\n[rows]\nA = { p = 0.5 }\n',
+)
+
+
+def test_a_table_of_one_s_own_stands_by_itself_without_claims(tmp_path):
+    write_run(tmp_path, OWN, OWN.rows[0], 0.9)
+    text = report.write(Results(tmp_path, [MNIST, OWN]), tmp_path).read_text(encoding="utf-8")
+    assert text.startswith("# Tables of one's own")
+    assert "## My table" in text
+    assert "thesis's tables, re-run" not in text
+    assert "claim" not in text.lower()
+
+
+def test_a_table_of_one_s_own_comes_after_the_thesis_s(results):
+    write_run(results, OWN, OWN.rows[0], 0.9)
+    text = report.write(Results(results, [OWN, MNIST]), results).read_text(encoding="utf-8")
+    assert text.startswith("# The thesis's tables, re-run")
+    assert text.index("## MNIST") < text.index("# Tables of one's own") < text.index("## My table")
+    full = [row for row in MNIST.rows if row.label in FULL]
+    assert f"figures beside {len(full) + 1 + len(MNIST.rows) - 1 + 2} runs" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_table_fits_a_terminal_without_a_figure_being_cut(width, results):
+    grid = comparison.beside_published(read(results), MNIST)
+    console = Console(file=io.StringIO(), width=width)
+    with console.capture() as shown:
+        console.print(grid.rich(width))
+    lines = shown.get().splitlines()
+    assert max(map(len, lines)) <= width
+    words = set(shown.get().split())
+    for line in grid.lines:
+        assert set(" ".join(line).split()) <= words

@@ -11,7 +11,7 @@ from experiments.tables import rows, sweep
 
 def planned(**options) -> list[sweep.Job]:
     return sweep.distinct(
-        reproduce.by_priority(reproduce.Options(minutes=1.0, **options), rows.load_all())
+        reproduce.by_priority(reproduce.Options(minutes=1.0, **options), rows.of_the_thesis())
     )
 
 

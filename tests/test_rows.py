@@ -48,7 +48,7 @@ LENGTHS = [
 
 
 def all_tables() -> list[Table]:
-    return rows.load_all()
+    return rows.of_the_thesis()
 
 
 def all_rows() -> list[tuple[Table, Row]]:
@@ -77,10 +77,13 @@ def published(shared) -> dict[str, list[dict[str, str]]]:
 
 
 def test_there_is_a_table_for_each_one_of_the_thesis(published):
-    assert rows.names() == sorted(published)
+    assert [table.name for table in all_tables()] == sorted(published, key=NAMES.index)
 
 
-@pytest.mark.parametrize("name", rows.names())
+NAMES = [table.name for table in rows.of_the_thesis()]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_table_has_the_rows_of_the_thesis_s_in_their_order(name, published):
     table = rows.load(name)
     assert [row.label for row in table.rows] == [line["label"] for line in published[name]]
@@ -175,7 +178,7 @@ ROW = "table t, row A"
 MISTAKES = {
     "not TOML": ("title = \n", ["table t", "not TOML", "line 1"]),
     "a row twice": (table_of("A = {}", "A = {}"), ["table t", "not TOML"]),
-    "an unknown key": ("titel = 'x'", ["table t", "'titel'", "rows, settings, title"]),
+    "an unknown key": ("titel = 'x'", ["table t", "'titel'", "rows, settings, thesis, title"]),
     "no title": ("group = 'g'\n[rows]", ["table t", "title must be given"]),
     "no group": ("title = 'x'\n[rows]", ["table t", "group must be given"]),
     "no rows": ("title = 'x'\ngroup = 'g'", ["table t", "rows must be given"]),

@@ -35,7 +35,7 @@ def loss(params: Any, image: Array, label: Array, key: Array) -> Array:
     for layer, (param, key) in enumerate(zip(params, keys, strict=True)):
         keep = 0.5 if layer else 0.8
         x = jnp.where(jax.random.bernoulli(key, keep, x.shape), x / keep, 0)
-        x = x @ param["kernel"] + param["bias"]
+        x = x @ param["kernel"] + param["bias"][None]
         x = x if layer == len(params) - 1 else jax.nn.relu(x)
     picked = jnp.take_along_axis(x, label[:, None], axis=1)[:, 0]
     return (jax.nn.logsumexp(x, axis=1) - picked).mean()

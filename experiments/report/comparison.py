@@ -1,8 +1,10 @@
 """The report's tables: our figures beside the published ones."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+from rich.console import Console
 
 from experiments.report.grids import Grid, fraction, percent, points
 from experiments.report.summary import Length, Results, RowRuns
@@ -10,6 +12,19 @@ from experiments.tables.rows import Table
 from experiments.training.config import Config
 
 _OTHER_LENGTH = "†"
+
+
+def show(console: Console, directory: Path, tables: Sequence[Table]) -> None:
+    """Shows what there is of these tables in a directory of results, and says what to do next.
+
+    Raises:
+      ValueError: a record is damaged, or of other settings than its row.
+    """
+    results = Results(directory, tables)
+    for table in tables:
+        if results.lengths(table):
+            console.print(beside_published(results, table).rich(console.width))
+    console.print(f"next: python -m experiments.report --results {directory}", soft_wrap=True)
 
 
 def beside_published(results: Results, table: Table) -> Grid:

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import tyro
@@ -51,41 +52,54 @@ def write(results: Results, directory: Path) -> Path:
     """
     for name in ("figures", "tables"):
         (directory / name).mkdir(exist_ok=True)
-    sections = [_introduction(results), _claims(results)]
-    for table in results.tables:
-        if results.lengths(table):
-            sections.append(_table(results, table, directory))
+    tables = [table for table in results.tables if results.lengths(table)]
+    of_thesis = [table for table in tables if table.is_of_thesis]
+    own = [table for table in tables if not table.is_of_thesis]
+    sections = []
+    if of_thesis or not own:
+        sections += [_introduction(results, of_thesis), _claims(results)]
+        sections += [_table(results, table, directory) for table in of_thesis]
     if results.links:
         sections.append(link_report.section(results.links, directory))
+    if own:
+        sections.append(_OWN)
+        sections += [_table(results, table, directory) for table in own]
     sections.append(_provenance(results, directory))
     report = directory / "REPORT.md"
     write_whole(report, "\n\n".join(sections) + "\n")
     return report
 
 
-def _introduction(results: Results) -> str:
-    seconds = sum(record.metrics[-1].seconds for record in results.records.values())
+_OWN = """# Tables of one's own
+
+Tables of `experiments/tables/` that are not the thesis's. Written by `python -m experiments.report`
+from the records in `runs/`: change nothing here by hand."""
+
+
+def _introduction(results: Results, tables: Sequence[Table]) -> str:
+    records = results.records_of(tables)
+    seconds = sum(record.metrics[-1].seconds for record in records)
     noise = 100 * SEED_NOISE["mnist"]
     return f"""# The thesis's tables, re-run
 
 *Elastic Gossip* (S. Pramod, [arXiv:1812.02407](https://arxiv.org/abs/1812.02407)): its published
-figures beside {len(results.records)} runs of this project, {_duration(seconds)} of training in all.
+figures beside {len(records)} runs of this project, {_duration(seconds)} of training in all.
 Written by `python -m experiments.report` from the records in `runs/`: change nothing here by hand.
 
 The thesis ran each row once. The one published measure of chance is the standard deviation of its
 author's four single-worker runs on MNIST, {noise:.3f} percentage points: two single runs of the same
 settings would then differ by {1.96 * 2**0.5 * noise:.2f} points or more once in twenty times.
-{_caution(results)}"""
+{_caution(results, tables)}"""
 
 
-def _caution(results: Results) -> str:
+def _caution(results: Results, tables: Sequence[Table]) -> str:
     """That the published noise may be too small, where the workers of one run differ by more."""
     full = [
         (
             100 * (max(record.result.worker_accuracy) - min(record.result.worker_accuracy)),
             runs.row.label,
         )
-        for table in results.tables
+        for table in tables
         for row in table.rows
         for runs in results.runs(table, row)
         if runs.is_full and row.config.spec.draws_rounds

@@ -4,6 +4,7 @@ import dataclasses
 import fractions
 
 from rich import box
+from rich.console import Group
 from rich.table import Table as RichTable
 
 
@@ -44,14 +45,33 @@ class Grid:
             ]
         )
 
-    def rich(self) -> RichTable:
-        """For a terminal."""
-        table = RichTable(title=self.title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False)
-        for index, heading in enumerate(self.header):
-            table.add_column(heading, justify="right" if index else "left", no_wrap=index == 0)
+    def rich(self, width: int) -> Group:
+        """For a terminal of so many characters: several tables, where the columns do not fit in one."""
+        pages, room = [[0]], 0
+        for column in range(1, len(self.header)):
+            needed = self._width(column) + 3  # with what stands between two columns
+            if (room < needed and len(pages[-1]) > 1) or column == 1:
+                pages += [[0]] if len(pages[-1]) > 1 else []
+                room = width - self._width(0)
+            pages[-1].append(column)
+            room -= needed
+        tables = [self._page(columns) for columns in pages]
+        tables[0].title, tables[0].title_justify = self.title, "left"
+        tables[-1].caption, tables[-1].caption_justify = self.note or None, "left"
+        return Group(*tables)
+
+    def _width(self, column: int) -> int:
+        """That of its widest cell, or of the widest word of its heading."""
+        words = self.header[column].split() if column else [self.header[column]]
+        return max(map(len, [*words, *(line[column] for line in self.lines)]))
+
+    def _page(self, columns: list[int]) -> RichTable:
+        table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        for column in columns:
+            justify = "right" if column else "left"
+            table.add_column(self.header[column], justify=justify, min_width=self._width(column))
         for line in self.lines:
-            table.add_row(*line)
-        table.caption, table.caption_justify = self.note or None, "left"
+            table.add_row(*(line[column] for column in columns))
         return table
 
 

@@ -19,7 +19,7 @@ _EXTRAPOLATED = "≈"
 def section(records: Sequence[LinkRecord], directory: Path) -> str:
     """The section, in Markdown; writes its figure into figures/ and its table into tables/."""
     parts = [_INTRODUCTION]
-    for group in _groups(records):
+    for group in groups(records):
         workers, width = group[0].settings["workers"], group[0].settings["width"]
         name = f"links-{group[0].settings['dataset']}-W{workers}-width{width}"
         table = measured(group)
@@ -143,7 +143,7 @@ def label(record: LinkRecord) -> str:
     return f"{protocol} p = {fraction(record.settings['p'])}"
 
 
-def _groups(records: Sequence[LinkRecord]) -> list[list[LinkRecord]]:
+def groups(records: Sequence[LinkRecord]) -> list[list[LinkRecord]]:
     """Records that differ in the rate, the protocol and p only: slow links first."""
     groups: dict[str, list[LinkRecord]] = {}
     for record in records:

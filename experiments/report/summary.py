@@ -112,6 +112,17 @@ class Results:
         found = {runs.length for row in table.rows for runs in self.runs(table, row)}
         return sorted(found, key=_size, reverse=True)
 
+    def records_of(self, tables: Sequence[Table]) -> list[Record]:
+        """The records that belong to rows of these tables, each once."""
+        found = {
+            id(record): record
+            for table in tables
+            for row in table.rows
+            for runs in self.runs(table, row)
+            for record in runs.records
+        }
+        return list(found.values())
+
     def full(self, table: str, label: str) -> RowRuns | None:
         """The runs of a row that are as long as the thesis's; None where there are none."""
         full = (

@@ -81,6 +81,7 @@ class Table:
     group: str  # tables of one group share their runs
     order: int  # among the tables
     rows: tuple[Row, ...]
+    is_of_thesis: bool = False
 
     def select(self, labels: Iterable[str] | None) -> tuple[Row, ...]:
         """The rows with these labels, in the table's order; all, for None.
@@ -109,6 +110,11 @@ def load_all() -> list[Table]:
     return sorted(map(load, names()), key=lambda table: (table.order, table.name))
 
 
+def of_the_thesis() -> list[Table]:
+    """Its tables, in their order."""
+    return [table for table in load_all() if table.is_of_thesis]
+
+
 def load(name: str) -> Table:
     """Reads `experiments/tables/NAME.toml`.
 
@@ -130,10 +136,11 @@ def parse(name: str, text: str) -> Table:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"table {name}: not TOML: {error}") from error
-    _allow(f"table {name}", content, {"title", "group", "order", "settings", "rows"})
+    _allow(f"table {name}", content, {"title", "group", "order", "thesis", "settings", "rows"})
     if missing := {"title", "group", "rows"} - set(content):
         raise ValueError(f"table {name}: {' and '.join(sorted(missing))} must be given")
-    for key, kind in {"title": str, "group": str, "order": int, "settings": dict, "rows": dict}.items():
+    kinds = {"title": str, "group": str, "order": int, "thesis": bool, "settings": dict, "rows": dict}
+    for key, kind in kinds.items():
         if type(content.get(key, kind())) is not kind:  # true is no order
             raise ValueError(f"table {name}: {key} must be {KINDS[kind]}; got {content[key]!r}")
     if not re.fullmatch(r"[a-z0-9_-]+", content["group"]):
@@ -149,6 +156,7 @@ def parse(name: str, text: str) -> Table:
         content["group"],
         content.get("order", 1_000),
         tuple(_row(f"table {name}, row {label}", label, settings, row) for label, row in rows.items()),
+        content.get("thesis", False),
     )
 
 

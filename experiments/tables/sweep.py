@@ -157,6 +157,7 @@ def run_missing(
             if time.monotonic() + longest.get(config.dataset, 0.0) >= deadline:
                 return False
             if config.dataset not in datasets:
+                console.print(f"reading {config.dataset}")
                 dataset = data.load(config.dataset, config.data_dir)
                 datasets[config.dataset] = dataset, Programs(dataset)
 

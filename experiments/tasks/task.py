@@ -33,7 +33,8 @@ def classification(model: nn.Module, dataset: Dataset, augment: bool = False) ->
     """
     # What the functions below need of the dataset, so that they do not keep all of it in memory.
     white, shape = dataset.white, dataset.train.image.shape[1:]
-    mean, std = jnp.asarray(dataset.mean), jnp.asarray(dataset.std)
+    # Of the shape of a batch, which channels alone would be promoted to.
+    mean, std = (jnp.asarray(of).reshape(1, 1, 1, -1) for of in (dataset.mean, dataset.std))
 
     def normalise(image: Array) -> Array:
         return (image.astype(jnp.float32) / white - mean) / std

@@ -159,7 +159,7 @@ def _absent(setup: Setup, progress: Progress, rounds: gj.Round) -> Array:
     rate = setup.config.drop_rate
     dropped = draw_absences(setup.key, rounds.step[0], num_updates, num_workers, rate)
     since = [progress.isolated.get(worker, 2**31 - 1) for worker in range(num_workers)]
-    return dropped | (rounds.step[:, None] >= np.array(since, np.int32))
+    return dropped | (rounds.step[:, None] >= np.array([since], np.int32))
 
 
 def _stack(trees: Sequence[Any], axis: int = 0) -> Any:
