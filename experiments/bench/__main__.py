@@ -11,7 +11,7 @@ import tyro
 from rich.table import Table
 
 import gossip_jax as gj
-from experiments.bench import compiling, exchanges, limits, steps, tables
+from experiments.bench import compiling, exchanges, limits, steps, tables, tpu
 from experiments.bench.limits import Rates
 from experiments.common import strict_json
 from experiments.common.cli import flag, make_console, make_cpu_devices, new_path, reported
@@ -19,7 +19,7 @@ from experiments.common.files import write_whole
 from experiments.runs.provenance import surroundings
 from gossip_jax import checks, traffic
 
-Section = Literal["steps", "compile", "exchanges"]
+Section = Literal["steps", "compile", "exchanges", "tpu"]
 BackendName = Literal["pmap", "shard_map", "vmap"]
 _COMPILED_ONLY = 16  # workers
 _EXCHANGED = ((4, 1), (4, 10), (4, 100), (2, 1), (8, 1), (16, 1))  # workers, leaves
@@ -35,7 +35,8 @@ class Bench:
     """
 
     sections: tuple[Section, ...] = ("steps", "compile", "exchanges")
-    """What to measure."""
+    """What to measure. tpu compiles for TPUs, of which none need be here, and wants the extra of this
+    name: pip install '.[tpu]'."""
 
     workers: tuple[int, ...] = (4, 8)
     """Numbers of workers to measure the steps with."""
@@ -70,12 +71,14 @@ def main() -> None:
     console = make_console()
     with reported(ValueError, OSError):
         bench.check()
+        if "tpu" in bench.sections:
+            tpu.prepare()
         out = bench.out or new_path("bench").with_suffix(".json")
         if out.exists():
             raise ValueError(f"--out {out} is there already; name a new file")
         make_cpu_devices(max(*bench.workers, _COMPILED_ONLY))
         found: dict[str, Any] = {"options": dataclasses.asdict(bench) | {"out": str(out)}}
-        found["made_on"] = surroundings(gj.place(1))
+        found["made_on"] = surroundings(gj.place(1, devices=jax.devices()[:1]))
         write_whole(out, strict_json.dumps(found, indent=1) + "\n")
     with reported(ValueError, OSError, kept=out):
         rates = limits.rates(bench.repeats)
@@ -110,6 +113,10 @@ def _measure(bench: Bench, rates: Rates) -> Iterator[tuple[Section, Sequence[Any
                 for row in exchanges.measure(number, backend, leaves, size, bench.repeats)
             ]
             yield "exchanges", rows, tables.exchanges(rows)
+    if "tpu" in bench.sections:
+        for number in tpu.TOPOLOGIES:
+            rows = tpu.measure(number)
+            yield "tpu", rows, tables.tpu(rows)
 
 
 def _fits(num_workers: int, backend: BackendName) -> bool:

@@ -44,7 +44,7 @@ def measure(
       repeats: of each.
       kinds: some of those there are; all where empty.
     """
-    placement = gj.place(num_workers, backend)
+    placement = gj.place(num_workers, backend, devices=jax.devices()[:num_workers])
     of_leaf = size // leaves // _ALIGNED * _ALIGNED
     theta = [jnp.ones((num_workers, of_leaf))] * leaves
     theta, updates = placement.scatter((theta, jax.tree.map(jnp.zeros_like, theta)))

@@ -123,7 +123,10 @@ def configured(protocol: str, num_workers: int, backend: Any, width: int) -> Con
 
 def floor_program(dataset: Dataset, num_workers: int, backend: Any, width: int) -> Program:
     """An epoch of the floor over the whole dataset."""
-    placement, key = gj.place(num_workers, backend), keys.run_key(0)
+    placement, key = (
+        gj.place(num_workers, backend, devices=jax.devices()[:num_workers]),
+        keys.run_key(0),
+    )
     train = Examples(dataset.train.image[:-1], dataset.train.label[:-1])
     shards = placement.scatter(
         jax.tree.map(lambda leaf: leaf.reshape(num_workers, -1, *leaf.shape[1:]), tuple(train))

@@ -9,6 +9,7 @@ from experiments.bench.compiling import Compiled
 from experiments.bench.exchanges import Exchange
 from experiments.bench.limits import Rates
 from experiments.bench.steps import Step
+from experiments.bench.tpu import Compiled as TpuCompiled
 from experiments.report.grids import fraction
 
 
@@ -72,6 +73,25 @@ def exchanges(rows: Sequence[Exchange]) -> Table:
             f"{row.milliseconds:.2f}",
             f"{row.gigabytes_per_second:.1f}" if row.gigabytes_per_second else "",
             f"{row.share_of_copy:.0%}" if row.gigabytes_per_second else "",
+        )
+    return table
+
+
+def tpu(rows: Sequence[TpuCompiled]) -> Table:
+    """Updates that were compiled for a TPU."""
+    table = _table(
+        f"{rows[0].topology}, W = {rows[0].workers}",
+        ("program",),
+        ("compile s", "permutes", "overlapped", "code MB", "temporary"),
+    )
+    for row in rows:
+        table.add_row(
+            row.program,
+            f"{row.compile_seconds:.1f}",
+            str(row.permutes),
+            f"{row.overlapped / row.permutes:.0%}" if row.permutes else "",
+            f"{row.code_bytes / 1e6:.1f}",
+            f"{row.temporary_replicas:.2f}",
         )
     return table
 
