@@ -48,7 +48,7 @@ def main() -> None:
         tables = [rows.load(name) for name in options.tables or ()] or rows.load_all()
         jobs = sweep.distinct(by_priority(options, tables))
         options.make_devices(tables)
-        with Interrupts(console, "this epoch") as interrupts:
+        with Interrupts(console, "this epoch", sweep.GO_ON) as interrupts:
             sweep.run_missing(jobs, options.out, console, options.seeds_at_once, deadline, interrupts)
         show(console, options.out, tables)
         done = sum(job.record_path(options.out).exists() for job in jobs)

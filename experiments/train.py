@@ -98,7 +98,7 @@ def run_and_show(config: Config) -> None:
                 profile(setup, config.profile)
         with (
             reported(OSError, DisagreementError, kept=out),
-            Interrupts(console, "this epoch") as interrupts,
+            Interrupts(console, "this epoch", how_to_go_on(out)) as interrupts,
         ):
             result = train(course, progress, directory, console, interrupts)
     console.print(result_table({config.protocol: result}))
@@ -107,6 +107,11 @@ def run_and_show(config: Config) -> None:
     console.print(
         f"{result.updates} updates, {result.updates_per_second:.1f} a second; see {out}", soft_wrap=True
     )
+
+
+def how_to_go_on(out: Path) -> str:
+    """The command by which a run that was stopped goes on."""
+    return f"to go on: {_PROGRAM} --resume {shlex.quote(str(out))}"
 
 
 def resumed(given: Config) -> Config:
@@ -185,7 +190,7 @@ def train(
       OSError: a file cannot be written.
     """
     setup, config = course.setup, course.setup.config
-    how_to_go_on = f"to go on: {_PROGRAM} --resume {shlex.quote(str(directory.path))}"
+    go_on = how_to_go_on(directory.path)
     saving = Saving(
         [course],
         config.checkpoint_every,
@@ -205,14 +210,14 @@ def train(
             (progress,) = loop.train(
                 [setup],
                 [progress],
-                (append, saving, shown.update, lambda _: saving.stop(how_to_go_on)),
+                (append, saving, shown.update, lambda _: saving.stop(go_on)),
                 Treatment([course], say),
                 shown.enter,
             )
         except Diverged as diverged:
-            raise Diverged(f"{diverged}; {how_to_go_on} with another --on-nan") from None
+            raise Diverged(f"{diverged}; {go_on} with another --on-nan") from None
         except OSError as error:
-            raise OSError(f"{error}; {how_to_go_on}") from error
+            raise OSError(f"{error}; {go_on}") from error
     for worker, update in progress.isolated.items():
         say(f"worker {worker} is isolated since update {update}")
     record = course.record(progress)

@@ -204,7 +204,7 @@ def test_a_run_with_a_sick_worker_goes_on_to_the_bit(epoch, policy, poison, digi
     assert result(pieces) == result(whole)
 
 
-@pytest.mark.parametrize("every", [0, 3])
+@pytest.mark.parametrize("every", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_how_often_a_run_is_saved_does_not_change_what_becomes_of_the_sick(
     every, poison, digits, tmp_path
 ):

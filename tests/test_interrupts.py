@@ -30,7 +30,7 @@ def test_a_second_signal_ends_at_once_but_for_an_echo_of_the_first(apart, signal
     monkeypatch.setattr(interrupts, "_APART", apart)
     monkeypatch.setattr(interrupts.os, "_exit", exit_at_once)
     console = Console(file=io.StringIO())
-    with Interrupts(console, "this epoch") as received:
+    with Interrupts(console, "this epoch", "so it goes on") as received:
         os.kill(os.getpid(), signals[0])
         wait_for(lambda: received.received is not None)
         for number in signals[1:]:

@@ -91,7 +91,11 @@ def test_a_run_of_two_processes_is_that_of_one(tmp_path):
     ("arguments", "says"),
     [
         (["--workers", "2", "--backend", "vmap"], "vmap runs all workers on one device"),
-        (["--workers", "4"], "on CPU, each of several processes has one worker"),
+        pytest.param(
+            ["--workers", "4"],
+            "on CPU, each of several processes has one worker",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_processes_cannot_do_is_said_and_leaves_no_directory(arguments, says, tmp_path):

@@ -1,5 +1,6 @@
 """What README.md shows, done: the example runs, under vmap and under pmap."""
 
+import functools
 import os
 import re
 import subprocess
@@ -17,20 +18,19 @@ PLACED = "gj.place(num_workers=4).map(step, in_axes=(0, 0, 0, None))"
 BARE = '{}(step, axis_name="workers", in_axes=(0, 0, 0, None))'
 
 
-def run_example(tmp_path: Path, num_devices: int, placed: str = PLACED) -> str:
+@functools.cache  # it takes a process of its own
+def run_example(num_devices: int, placed: str = PLACED) -> str:
     (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert PLACED in example
-    script = tmp_path / "example.py"
-    script.write_text(example.replace(PLACED, placed), encoding="utf-8")
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(num_devices), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-W", "error", str(script)]
+    command = [sys.executable, "-W", "error", "-c", example.replace(PLACED, placed)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_example_learns_the_same_on_one_device_and_on_four(tmp_path):
-    on_one, on_four = (run_example(tmp_path, num_devices) for num_devices in (1, 4))
+def test_example_learns_the_same_on_one_device_and_on_four():
+    on_one, on_four = (run_example(num_devices) for num_devices in (1, 4))
     (shown,) = re.findall(r"```\n(\[\[.*?\]\]\n)```", README, re.DOTALL)
     first, second, printed = (
         np.array(re.findall(r"[\d.]+", text), float) for text in (on_one, on_four, shown)
@@ -42,9 +42,9 @@ def test_example_learns_the_same_on_one_device_and_on_four(tmp_path):
 
 
 @pytest.mark.parametrize("function", ["jax.vmap", "jax.pmap"])
-def test_example_runs_under_bare_jax_too(function, tmp_path):
+def test_example_runs_under_bare_jax_too(function):
     assert BARE.format("jax.vmap") in README
-    assert run_example(tmp_path, 4, BARE.format(function)) == run_example(tmp_path, 4)
+    assert run_example(4, BARE.format(function)) == run_example(4)
 
 
 @pytest.mark.parametrize("target", ["demo", "test"])

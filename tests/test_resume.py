@@ -129,7 +129,7 @@ def test_a_run_goes_on_to_the_bit(epoch, stopped, unbroken, train_cli):
     assert [start["from_epoch"] for start in config["resumed"]] == [epoch][epoch == 0 :]
 
 
-@pytest.mark.parametrize("backend", ["pmap", "shard_map"])
+@pytest.mark.parametrize("backend", ["pmap", pytest.param("shard_map", marks=pytest.mark.slow)])
 def test_a_run_goes_on_elsewhere_to_rounding(backend, stopped, unbroken, train_cli):
     out = stopped(2)
     assert train_cli("--resume", str(out), "--backend", backend)[0] == 0
@@ -273,7 +273,8 @@ def test_a_second_interrupt_does_not_wait(tmp_path):
         when=lambda: (out / "metrics.jsonl").exists(),
     )
     assert code == 130
-    assert message == "error: stopped at once; the last checkpoint is as it was\n"
+    how = f"to go on: python -m experiments.train --resume {out}"
+    assert message == f"error: stopped at once; the last checkpoint is as it was; {how}\n"
     assert "stopping after this epoch; Ctrl-C stops at once" in shown
     assert metrics_of(out) == []
 

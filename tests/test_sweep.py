@@ -99,9 +99,11 @@ def compile_once(programs, monkeypatch) -> None:
 def plain_outcome(digits) -> Callable[[Job], str]:
     """Of a run without records and checkpoints, as `experiments.train` makes it."""
 
+    of_their_own = Programs(digits)
+
     @functools.cache
     def finish_plainly(job: Job) -> str:
-        setup = run.set_up(job.config, digits)
+        setup = run.set_up(job.config, digits, of_their_own)
         after = list(loop.epochs_of_one(setup, run.start(setup)))
         return outcome(run.result(setup, after[-1][0]), [metrics for _, metrics in after if metrics])
 
@@ -175,9 +177,10 @@ def test_a_record_is_what_a_plain_run_gives(plain_outcome, tmp_path):
 @pytest.mark.parametrize(
     ("row", "backend"),
     [
-        *((row, "vmap") for row in ROWS.values()),
-        (GOSSIP, "pmap"),
-        pytest.param(GOSSIP, "shard_map", marks=pytest.mark.slow),
+        # Learning rates that change, and a centre: states that others do not have.
+        *((ROWS[name], "vmap") for name in ("halved", "elastic_averaging")),
+        *(pytest.param(row, "vmap", marks=pytest.mark.slow) for row in list(ROWS.values())[:3]),
+        *(pytest.param(GOSSIP, one, marks=pytest.mark.slow) for one in ("pmap", "shard_map")),
     ],
 )
 def test_a_run_that_is_stopped_after_each_epoch_ends_as_an_unbroken_one(
@@ -352,7 +355,7 @@ def require_alike(first: Record, second: Record) -> None:
     np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
-@pytest.mark.parametrize("backend", ["vmap", "pmap"])
+@pytest.mark.parametrize("backend", ["vmap", pytest.param("pmap", marks=pytest.mark.slow)])
 def test_seeds_that_train_at_once_give_what_each_gives_alone(backend, tmp_path):
     wanted = jobs(GOSSIP, seeds=(0, 1, 2), backend=backend)
     shown = finish(wanted, tmp_path / "together", together=2)

@@ -35,9 +35,12 @@ class Interrupts:
     received: int | None = None
     """The number of the first signal that came."""
 
-    def __init__(self, console: Console, what: str):
-        """`console` is told that `what`, such as "the epoch", comes to its end first."""
-        self._console, self._what = console, what
+    def __init__(self, console: Console, what: str, how_to_go_on: str):
+        """`console` is told that `what`, such as "the epoch", comes to its end first.
+
+        `how_to_go_on` ends the message of a second signal, which does not wait.
+        """
+        self._console, self._what, self._how_to_go_on = console, what, how_to_go_on
 
     def __enter__(self) -> "Interrupts":
         # A handler of Python's runs only once the compiled program returns, which may take an epoch. So
@@ -73,7 +76,8 @@ class Interrupts:
                 )
             elif number == signal.SIGINT or time.monotonic() - first > _APART:
                 self._console.show_cursor(True)
-                print("error: stopped at once; the last checkpoint is as it was", file=sys.stderr)
+                said = f"stopped at once; the last checkpoint is as it was; {self._how_to_go_on}"
+                print(f"error: {said}", file=sys.stderr)
                 sys.stderr.flush()
                 os._exit(128 + number)  # the main thread may be waiting for the compiled program
 

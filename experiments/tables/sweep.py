@@ -28,6 +28,8 @@ from experiments.training.program import Programs
 from experiments.training.run import Setup
 from gossip_jax.workers import Backend
 
+GO_ON = "the same command goes on from the last epoch"
+
 
 class Job(NamedTuple):
     """A run that is wanted."""
@@ -169,9 +171,7 @@ def run_missing(
                 is_over = group[0].record_path(results).exists()
                 is_last = is_over and group[-1] is missing[-1]
                 if interrupts is not None and interrupts.received is not None and not is_last:
-                    raise Interrupted(
-                        interrupts.received, "the same command goes on from the last epoch"
-                    )
+                    raise Interrupted(interrupts.received, GO_ON)
                 is_time_up = not is_over and time.monotonic() + seconds > deadline
                 return is_time_up
 
