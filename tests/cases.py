@@ -92,6 +92,22 @@ CASES = (
         pairwise=True,
     ),
     Case(
+        "dpsgd_awc",
+        "dpsgd",
+        gj.dpsgd,
+        reference.dpsgd("awc"),
+        pairwise=True,
+        conserves_sum=True,
+    ),
+    Case(
+        "dpsgd_atc",
+        "dpsgd",
+        lambda: gj.dpsgd("atc"),
+        reference.dpsgd("atc"),
+        pairwise=True,
+        conserves_sum=True,
+    ),
+    Case(
         "elastic_averaging",
         "elastic_averaging",
         lambda: gj.elastic_averaging(alpha=0.1, period=2),
