@@ -306,7 +306,7 @@ def test_a_graph_is_undirected_where_each_route_has_its_inverse():
 
 
 WRONG = {
-    "each row of sources must be a permutation of the 3 workers; row 1": ([[0, 1, 2], [0, 0, 1]], 0),
+    r"each row of sources must be a permutation of the 3 workers; row 1": ([[0, 1, 2], [0, 0, 1]], 0),
     r"sources must have shape \[E, W\]": ([0, 1], 0),
     r"weights must be finite, of shape \[E, W\] = \(1, 2\)": ([[1, 0]], [0.5]),
     "weights must be finite": ([[1, 0]], [[0.5, np.nan]]),
@@ -344,5 +344,5 @@ def test_a_number_of_workers_that_is_none_is_refused(wrong):
 def test_errors_say_what_is_allowed():
     with pytest.raises(ValueError, match="num_workers must be a power of two; got 6"):
         gj.graphs.hypercube(6)
-    with pytest.raises(ValueError, match="routes must be one of .*; got 'swaps'"):
+    with pytest.raises(ValueError, match=r"routes must be one of .*; got 'swaps'"):
         gj.graphs.complete(4, "swaps")  # pyright: ignore[reportArgumentType]

@@ -52,7 +52,7 @@ def test_the_routes_in_use_hold_each_pair_in_contact_once_and_no_idle_route(num_
         routes = np.flatnonzero(rounds.routes_in_use(round))
         used = [[pair for pair in graph.pairs(e) if contact[pair]] for e in routes]
         assert all(used), "a route in use has a contact on it"
-        assert sorted(sum(used, [])) == [
+        assert sorted(itertools.chain(*used)) == [
             *zip(*map(np.ndarray.tolist, np.nonzero(contact)), strict=True)
         ]
         assert len(routes) in round.num_routes
