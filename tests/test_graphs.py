@@ -229,7 +229,7 @@ def test_an_edge_that_is_not_between_two_workers_is_refused(edge):
 
 
 def test_rounds_to_consensus_and_messages_are_those_that_can_be_counted():
-    """After one round where the mean is exact; W - 1 messages in a complete graph and at a star's hub."""
+    """After one round where the mean is exact; W - 1 messages to all, as from the hub of a star."""
     assert gj.graphs.rounds_to_consensus(gj.graphs.complete(8)) == 1
     assert gj.graphs.rounds_to_consensus(gj.graphs.base(25)) == PERIODS[25]
     # λ2^t <= 0.01 where a round multiplies what is left by λ2, for a symmetric matrix.

@@ -7,7 +7,8 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from gossip_jax import axis, exchange, stacked
+from gossip_jax import axis, exchange
+from gossip_jax.stacked import _mesh_of
 
 
 @pytest.fixture
@@ -66,13 +67,13 @@ def test_a_mesh_with_further_axes_is_told_from_one_without():
 def test_the_type_of_a_value_names_its_mesh_where_axes_are_explicit():
     explicit = jax.make_mesh((2,), ("workers",), axis_types=(AxisType.Explicit,))
     value = jax.device_put(np.zeros(4, np.float32), NamedSharding(explicit, P("workers")))
-    assert stacked._mesh_of([value], "workers").shape == {"workers": 2}
+    assert _mesh_of([value], "workers").shape == {"workers": 2}
     auto = jax.make_mesh((2,), ("workers",), axis_types=(AxisType.Auto,))
     plain = jnp.zeros(4)
     with jax.set_mesh(auto):
-        assert stacked._mesh_of([plain], "workers").shape == {"workers": 2}
+        assert _mesh_of([plain], "workers").shape == {"workers": 2}
     with pytest.raises(ValueError, match="there is no mesh"):
-        stacked._mesh_of([plain], "workers")
+        _mesh_of([plain], "workers")
 
 
 def test_a_replicated_leaf_tells_how_it_is_divided():

@@ -33,7 +33,9 @@ REPEATED = (
 DRAWS = {
     "uniform, pairs": lambda: gj.uniform_peers(5, 0.4),
     "uniform, matchings": lambda: gj.uniform_peers(6, 0.2, routes="matchings"),
-    "uniform, weighted": lambda: gj.uniform_peers(3, 0.7, weights=[[0, 3, 1], [0, 0, 2], [1, 1, 0]]),
+    "uniform, weighted": lambda: gj.uniform_peers(
+        3, 0.7, weights=np.array([[0, 3, 1], [0, 0, 2], [1, 1, 0]])
+    ),
     "uniform, rare": lambda: gj.uniform_peers(8, 1 / 16),
     "pairing, even": lambda: gj.pairing(6, 0.4),
     "pairing, odd": lambda: gj.pairing(5, 1.0),
@@ -135,8 +137,11 @@ def test_pairing_among_all_draws_every_perfect_matching_of_ten_equally_often():
     assert stats.chisquare([*seen.values()]).pvalue > ERROR
 
 
+OTHERS: Any = ((8, "all", "compiled"), (9, "compiled", "all"))
+
+
 def test_up_to_eight_workers_pairing_is_among_all_and_above_among_the_compiled():
-    for num_workers, same, other in ((8, "all", "compiled"), (9, "compiled", "all")):
+    for num_workers, same, other in OTHERS:
         auto, like, unlike = (
             np.asarray(sample(gj.pairing(num_workers, 0.9, among=among), 50).peer)
             for among in ("auto", same, other)

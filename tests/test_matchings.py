@@ -50,7 +50,7 @@ def test_the_routes_in_use_hold_each_pair_in_contact_once_and_no_idle_route(num_
         round = gj.Round(np.where(rng.random(num_workers) < share, peer, -1), graph=graph)
         contact = np.asarray(gj.in_contact(round))
         routes = np.flatnonzero(rounds.routes_in_use(round))
-        used = [[pair for pair in graph.pairs(e) if contact[pair]] for e in routes]
+        used = [[pair for pair in graph.pairs(e) if contact[pair]] for e in routes.tolist()]
         assert all(used), "a route in use has a contact on it"
         assert sorted(itertools.chain(*used)) == [
             *zip(*map(np.ndarray.tolist, np.nonzero(contact)), strict=True)

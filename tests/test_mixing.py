@@ -1,4 +1,4 @@
-"""Property 2 for graphs: an update is `mixing_matrix(round) @ x + u`, for every graph, law and place."""
+"""Property 2 for graphs: an update is `mixing_matrix(round) @ x + u`, wherever workers are."""
 
 import itertools
 from typing import Any
@@ -136,9 +136,7 @@ def by_hand(graph: gj.Graph, used: np.ndarray, away: np.ndarray) -> np.ndarray:
     [graphs.exponential(5), graphs.star(4), graphs.base(6, k=2), graphs.complete(2), graphs.ring(1)],
     ids=str,
 )
-def test_the_mixing_matrix_is_made_of_the_weights_of_the_routes_in_use_by_those_who_are_there(
-    graph, rng
-):
+def test_the_mixing_matrix_is_made_of_the_weights_of_routes_in_use_by_those_who_are_there(graph, rng):
     """Who is missing leaves its weight to who would have heard from it, so that rows still sum to 1."""
     used = rng.random((12, graph.num_routes)) < 0.5
     used[:2] = [[False], [True]]
@@ -200,7 +198,7 @@ def test_elastic_gossip_goes_both_ways_on_a_graph_and_is_refused_on_one_way_rout
 
 @pytest.mark.parametrize("where", ["vmap", "pmap", "two a device"])
 def test_gossiping_sgd_goes_one_way_on_a_graph(where, rng):
-    """Pull halves the way to the source of the one route in use; push takes the mean of all it is sent."""
+    """Pull halves the way to the one source in use; push takes the mean of all that it is sent."""
     theta = rng.uniform(-1, 1, (4, 8)).astype(np.float32)
     graph = graphs.exponential(4)
     place = placement(where, 4)

@@ -107,7 +107,7 @@ def test_sources_are_handed_over_in_the_order_of_the_routes(where, rng):
 def test_the_hops_of_a_route_bring_each_worker_its_source_in_as_few_as_there_can_be(graph, num_devices):
     """Played on NumPy: what is on a device is not sent, and no device sends or receives twice a hop."""
     num_replicas = graph.num_workers // num_devices
-    device, replica = np.divmod(np.arange(graph.num_workers), num_replicas)
+    device = np.arange(graph.num_workers) // num_replicas
     for route in range(graph.num_routes):
         sources = graph.sources[route]
         local, hops = way(graph, route, num_devices)
