@@ -14,6 +14,7 @@ import tyro
 
 from experiments import launch
 from experiments.common.cli import make_console, reported
+from experiments.common.files import exists
 from experiments.links import records as link_records
 from experiments.links.namespaces import bits_per_second, inside, network, require_tools
 from experiments.links.worker import Job
@@ -130,7 +131,7 @@ def _missing(options: Options, rate: str) -> dict[str, dict[str, Any]]:
     for settings in options.runs():
         config = Config(**settings).checked()
         path = options.path(config, rate)
-        if path.exists():
+        if exists(path):
             link_records.read_expected(path, link_records.settings(config, rate, options.accuracy))
         else:
             missing[str(path)] = settings

@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 
 from experiments.cluster.processes import (
+    DisagreementError,
     Processes,
     from_first,
     is_first,
@@ -18,7 +19,7 @@ from experiments.cluster.processes import (
     most,
     require_one_worker_on_cpu,
 )
-from experiments.common import memory
+from experiments.common import memory, numerics
 from experiments.common.cli import flag, make_console, make_cpu_devices, new_path, reported
 from experiments.common.files import only_one_process
 from experiments.common.interrupts import Interrupts
@@ -69,7 +70,8 @@ def main() -> None:
             config = config.checked()
             if config.backend in ("pmap", "shard_map") or processes.are_several:
                 make_cpu_devices(processes.share_of(config.workers))
-            alike = config.settings() | {"backend": config.backend, "versions": versions()}
+            alike = config.settings() | numerics.here() | {"backend": config.backend}
+            alike |= {"versions": versions()}
             together.enter_context(joined(processes, alike))
         run_and_show(config)
 
@@ -81,7 +83,7 @@ def run_and_show(config: Config) -> None:
         with reported(ValueError, OSError):
             require_one_worker_on_cpu(config.workers)
             out = config.resume or config.out or new_path(f"{config.dataset}-{config.protocol}")
-            out = Path(from_first(str(out)))
+            out = Path(from_first(str(out), "the data"))
             if config.resume is None and is_first():
                 require_free(out)
             setup = run.set_up(config, data.load(config.dataset, config.data_dir))
@@ -93,7 +95,10 @@ def run_and_show(config: Config) -> None:
             course, progress = begin(setup, directory, console)
             if config.profile is not None:
                 profile(setup, config.profile)
-        with reported(OSError, kept=out), Interrupts(console, "this epoch") as interrupts:
+        with (
+            reported(OSError, DisagreementError, kept=out),
+            Interrupts(console, "this epoch") as interrupts,
+        ):
             result = train(course, progress, directory, console, interrupts)
     console.print(result_table({config.protocol: result}))
     if not math.isfinite(result.consensus_distance):
@@ -112,6 +117,7 @@ def resumed(given: Config) -> Config:
     assert given.resume is not None
     directory = RunDirectory(given.resume)
     before = dataclasses.replace(directory.read_config(), resume=given.resume)
+    directory.require_same_numerics()
     # Parsed once more, so that what was not given is as in the run.
     config = tyro.cli(Options, prog=_PROGRAM, default=Options(before, Processes())).run
     may_change = names_that_may_change()
@@ -136,22 +142,30 @@ def resumed(given: Config) -> Config:
 
 
 def begin(setup: run.Setup, directory: RunDirectory, console: Console) -> tuple[Journal, Progress]:
-    """A run from its last checkpoint in the directory, or from the start, and its files brought there.
+    """A run from its last checkpoint in the directory, or from the start.
 
     Raises:
-      ValueError: a checkpoint is of other settings.
-      OSError: a file cannot be written.
+      ValueError: a checkpoint is of other settings, is of a longer run, or has gone.
+      OSError: a file cannot be read, or not be written.
     """
+    is_new = not directory.has_config
     course = Journal(setup, directory.checkpoints, keeps_best=True)
     (progress,) = journal.begin([course], lambda text: console.print(text, soft_wrap=True))
-    if most(progress.epoch) != -most(-progress.epoch):
+    epochs = [most(number, "the first epoch") for number in (progress.epoch, -progress.epoch)]
+    if epochs[0] != -epochs[1]:
         raise ValueError(
             f"the processes see other checkpoints in {directory.path}: it must be the same directory, "
             f"on a file system that they share"
         )
-    directory.delete_result()
-    directory.write_config(setup.config, course.provenance)
-    directory.write_metrics(course.metrics)
+    if progress.epoch > setup.config.epochs:
+        raise ValueError(
+            f"the run in {directory.path} has come to epoch {progress.epoch}: --epochs must be that or "
+            f"more; got {setup.config.epochs}"
+        )
+    if is_new:
+        directory.begin(setup.config, course.provenance)
+    else:
+        directory.go_on()
     return course, progress
 
 
@@ -171,7 +185,12 @@ def train(
     """
     setup, config = course.setup, course.setup.config
     how_to_go_on = f"to go on: {_PROGRAM} --resume {shlex.quote(str(directory.path))}"
-    saving = Saving([course], config.checkpoint_every, interrupts=interrupts)
+    saving = Saving(
+        [course],
+        config.checkpoint_every,
+        interrupts=interrupts,
+        then=lambda: directory.catch_up(config, course.provenance, course.metrics),
+    )
 
     def say(text: str) -> None:
         console.print(text, soft_wrap=True)
@@ -196,6 +215,7 @@ def train(
     for worker, update in progress.isolated.items():
         say(f"worker {worker} is isolated since update {update}")
     record = course.record(progress)
+    directory.catch_up(config, course.provenance, course.metrics)
     directory.write_result(record)
     return record.result
 

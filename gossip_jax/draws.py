@@ -20,7 +20,10 @@ _MOST_WITH_ALL = 8  # workers up to which pairing draws among all perfect matchi
 
 
 class Draw(Protocol):
-    """A law of rounds. Equal keys and steps give equal rounds, to the bit, on every worker."""
+    """A law of rounds. Equal keys and steps give equal rounds, to the bit, on every worker.
+
+    No setting of JAX changes them: workers that disagree on a round wait for each other for ever.
+    """
 
     @property
     def num_workers(self) -> int:
@@ -226,11 +229,13 @@ class _IndependentCoins:
 
     def __call__(self, key: Array, step: ArrayLike) -> Round:
         step = as_int32("step", step)
-        coin_key, peer_key = jax.random.split(jax.random.fold_in(key, step))
-        peer = self._peers(peer_key)
-        workers = jnp.arange(self.num_workers, dtype=peer.dtype)
-        # In 32 bits, whatever jax_enable_x64 says: the draws are the same everywhere.
-        coins = jax.random.uniform(coin_key, workers.shape, jnp.float32) < self.p
+        # Also while a jitted caller is traced: JAX keeps it with what is drawn in here.
+        with jax.threefry_partitionable(True):
+            coin_key, peer_key = jax.random.split(jax.random.fold_in(key, step))
+            peer = self._peers(peer_key)
+            workers = jnp.arange(self.num_workers, dtype=peer.dtype)
+            # In 32 bits, whatever jax_enable_x64 says: the draws are the same everywhere.
+            coins = jax.random.uniform(coin_key, workers.shape, jnp.float32) < self.p
         initiates = coins & (step % self.period == 0) & (peer != workers)
         return Round(jnp.where(initiates, peer, -1), step, self.graph)
 
@@ -252,7 +257,7 @@ class _UniformPeers(_IndependentCoins):
             return other + (other >= workers).astype(other.dtype)
         with np.errstate(divide="ignore"):  # a weight of 0 is a logit of -inf: never drawn
             logits = np.log(self.weights).astype(np.float32)
-        return jax.random.categorical(key, jnp.asarray(logits))
+        return jax.random.categorical(key, jnp.asarray(logits), mode="low")
 
     @property
     def _picks(self) -> np.ndarray:

@@ -16,8 +16,8 @@ from jax.typing import ArrayLike
 
 from gossip_jax import axis, wire
 from gossip_jax.axis import Axis, AxisName
+from gossip_jax.graphs import routing
 from gossip_jax.graphs._graph import Graph
-from gossip_jax.graphs.routing import Hop, way
 from gossip_jax.rounds import Round, routes_in_use
 
 Combine = Callable[[Array, Array, Array, ArrayLike], Array]
@@ -63,20 +63,14 @@ def receive(
     if round.num_workers == 1 or max(numbers) == 0:
         return into
     leaves, structure = jax.tree.flatten(tree)
-    mine = varying([wire.as_sent(leaf, wire_dtype) for leaf in leaves], axis_name)
-    link = _Link(round.graph, axis.bound(axis_name), wire_dtype, bool(_varying_axes(mine)))
+    leaves = varying(leaves, axis_name)
+    link = _Link(round.graph, axis.bound(axis_name), wire_dtype, bool(_varying_axes(leaves)))
     in_use = routes_in_use(round)
 
     def talk(totals: list[Array]) -> list[Array]:
         done = list(totals)
         for part in wire.chunks(leaves):
-            messages, unpack = wire.pack([mine[i] for i in part], link.small)
-
-            def combined(totals: list[Array], route: ArrayLike) -> list[Array]:
-                theirs = unpack(link.bring(messages, route))  # noqa: B023
-                of_part = zip(totals, part, theirs, strict=True)  # noqa: B023
-                return [combine(total, mine[i], leaf, route) for total, i, leaf in of_part]
-
+            combined = functools.partial(_combined, combine, link, [leaves[i] for i in part])
             of_part = _over_routes(combined, [totals[i] for i in part], in_use, numbers, link)
             for i, total in zip(part, of_part, strict=True):
                 done[i] = total
@@ -85,6 +79,22 @@ def receive(
     totals = varying(structure.flatten_up_to(into), axis_name)
     totals = _when(in_use.any(), talk, totals) if 0 in numbers else talk(totals)
     return structure.unflatten(totals)
+
+
+def _combined(
+    combine: Combine,
+    link: "_Link",
+    leaves: list[Array],
+    totals: list[Array],
+    route: ArrayLike,
+) -> list[Array]:
+    """Some leaves of what has been combined so far, with what came over one more route."""
+    messages, unpack = wire.pack([wire.as_sent(leaf, link.wire_dtype) for leaf in leaves], link.small)
+    theirs = unpack(link.bring(messages, route))
+    # Rounded once more, in the pass that combines: to keep what was sent would take more memory.
+    own = leaves if link.wire_dtype is None else lax.optimization_barrier(leaves)
+    mine = [wire.as_sent(leaf, link.wire_dtype) for leaf in own]
+    return [combine(*of_leaf, route) for of_leaf in zip(totals, mine, theirs, strict=True)]
 
 
 def _over_routes(
@@ -115,7 +125,8 @@ class _Link:
     """What brings messages from their sources, over the routes of one graph."""
 
     def __init__(self, graph: Graph, workers: Axis, wire_dtype: np.dtype | None, is_checked: bool):
-        self._graph, self._workers, self._wire_dtype = graph, workers, wire_dtype
+        self.wire_dtype = wire_dtype
+        self._graph, self._workers, self._worker = graph, workers, workers.worker()
         self.is_sent = workers.devices is not None
         """Whether anything is: within a device, messages are rows of one array."""
         is_cpu = jax.default_backend() == "cpu"
@@ -123,66 +134,96 @@ class _Link:
         self._is_over_gloo = self.is_sent and is_cpu and _has_several_processes() and not is_checked
         # Packing leaves that are divided over further axes would gather them first.
         self.small = wire.SMALL if self.is_sent and not _has_further_axes() else 0
-        self._replica = None if workers.replicas is None else lax.axis_index(workers.replicas)
 
     def bring(self, messages: list[Array], route: ArrayLike) -> list[Array]:
         """What each worker's source on a route sent."""
         if not self.is_sent:
-            source = jnp.asarray(self._graph.sources)[route, self._workers.worker()]
-            return [self._stacked(message)[source] for message in messages]
-        if isinstance(route, int):
-            return self._sent(messages, route)
-        if self._graph.num_routes == 1:
-            return self._sent(messages, 0)
-        routes = [functools.partial(self._sent, route=r) for r in range(self._graph.num_routes)]
-        return lax.switch(route, routes, messages)
-
-    def _sent(self, messages: list[Array], route: int) -> list[Array]:
-        local, hops = way(self._graph, route, self._workers.num_devices)
-        with jax.named_scope(_scope(self._graph, route)):
-            return [self._over(message, local, hops) for message in messages]
-
-    def _over(self, message: Array, local: np.ndarray, hops: Sequence[Hop]) -> Array:
-        """One message, of every worker, over the hops of a route."""
+            source = jnp.asarray(self._graph.sources)[route, self._worker]
+            return [self._of_device(message)[source] for message in messages]
+        ways = routing.ways(self._graph, self._workers.num_devices)
         device = lax.axis_index(self._workers.devices)
-        if self._replica is None:
-            (hop,) = hops
-            arrived = self._hopped(message, hop)
-            is_there = jnp.asarray(hop.taken >= 0)[device]
-            return arrived if (hop.taken >= 0).all() else jnp.where(is_there, arrived, message)
-        stack = self._stacked(message)
-        found = stack[jnp.asarray(local)[self._workers.worker()]]
-        for hop in hops:
-            arrived = self._hopped(stack[jnp.asarray(hop.sent)[device]], hop)
-            found = jnp.where(jnp.asarray(hop.taken)[device] == self._replica, arrived, found)
+        replica = self._worker - device * self._workers.num_replicas
+        # What goes from device to device knows of devices only: all their replicas, [R, ...].
+        held = [self._of_device(message) for message in messages]
+        arrived = self._brought(held, route)
+        found = messages
+        if self._workers.num_replicas > 1:
+            local = jnp.asarray(ways.local)[route, self._worker]
+            found = [stack[local] for stack in held]
+        elif (ways.taken[route if isinstance(route, int) else slice(None)] == 0).all():
+            return arrived[0]  # everybody receives
+        for hop, of_hop in enumerate(arrived):
+            is_mine = jnp.asarray(ways.taken)[route, hop, device] == replica
+            found = [jnp.where(is_mine, *pair) for pair in zip(of_hop, found, strict=True)]
         return found
 
-    def _stacked(self, message: Array) -> Array:
+    def _of_device(self, message: Array) -> Array:
         """The messages of all workers on this device, [R, ...]."""
+        if self._workers.replicas is None:
+            return message[None]
         return lax.all_gather(message, self._workers.replicas)
 
-    def _hopped(self, message: Array, hop: Hop) -> Array:
-        send = functools.partial(_permuted, devices=self._workers.devices, permutation=hop.permutation)
-        if not self._is_over_gloo:
-            return wire.carried(message, self._wire_dtype, send, as_integers=False)
+    def _brought(self, held: list[Array], route: ArrayLike) -> list[list[Array]]:
+        """What arrives at this device over a route: for each of its hops, each message."""
+        if isinstance(route, int):
+            return _linear(self._coded, functools.partial(self._over_route, route=route))(held)
+        return _linear(self._coded, self._over_route)(held, route)
+
+    def _coded(self, send: Callable[..., list[list[Array]]], held: list[Array], *route: Array) -> Any:
+        """Sends messages as they go over the wire."""
+        bits = [wire.encoded(stack, self.wire_dtype, self._is_over_gloo) for stack in held]
+        types = [stack.dtype for stack in held]
+        return [
+            [wire.decoded(m, self.wire_dtype, own) for m, own in zip(of_hop, types, strict=True)]
+            for of_hop in send(bits, *route)
+        ]
+
+    def _over_route(self, held: list[Array], route: ArrayLike) -> list[list[Array]]:
+        if isinstance(route, int):
+            return self._over_hops(held, route)
+        if self._graph.num_routes == 1:
+            return self._over_hops(held, 0)
+        routes = [functools.partial(self._over_hops, route=r) for r in range(self._graph.num_routes)]
+        return lax.switch(route, routes, held)
+
+    def _over_hops(self, held: list[Array], route: int) -> list[list[Array]]:
+        ways = routing.ways(self._graph, self._workers.num_devices)
+        with jax.named_scope(_scope(self._graph, route)):
+            return [
+                [self._hopped(self._chosen(stack, sent), permutation) for stack in held]
+                for sent, permutation in zip(ways.sent[route], ways.permutations[route], strict=True)
+            ]
+
+    def _chosen(self, stack: Array, of_device: np.ndarray) -> Array:
+        """The replica that this device sends, of all of its own."""
+        if self._workers.num_replicas == 1:
+            return stack[0]
+        return stack[jnp.asarray(of_device)[lax.axis_index(self._workers.devices)]]
+
+    def _hopped(self, message: Array, permutation: Sequence[tuple[int, int]]) -> Array:
+        partner = dict(permutation)
+        is_swap = all(partner.get(partner[one]) == one for one in partner)
+        if not (self._is_over_gloo and is_swap and jnp.issubdtype(message.dtype, jnp.integer)):
+            return lax.ppermute(message, self._workers.devices, permutation)
         # XLA has gloo send a permutation in one direction after the other. A sum over each pair goes in
         # both at once, in as many bytes; integers wrap around, so that the difference is exact.
-        partner = dict(hop.permutation)
-        if any(partner.get(partner[one]) != one for one in partner):
-            return wire.carried(message, self._wire_dtype, send, as_integers=False)
         alone = set(range(self._workers.num_devices)) - partner.keys()
-        groups = sorted([[a, b] for a, b in hop.permutation if a < b] + [[one] for one in alone])
-
-        def swapped(array: Array) -> Array:
-            if not jnp.issubdtype(array.dtype, jnp.integer):  # a derivative
-                return send(array)
-            return lax.psum(array, self._workers.devices, axis_index_groups=groups) - array
-
-        return wire.carried(message, self._wire_dtype, swapped, as_integers=True)
+        groups = sorted([[a, b] for a, b in permutation if a < b] + [[one] for one in alone])
+        return lax.psum(message, self._workers.devices, axis_index_groups=groups) - message
 
 
-def _permuted(message: Array, devices: Any, permutation: Sequence[tuple[int, int]]) -> Array:
-    return lax.ppermute(message, devices, permutation)
+def _linear(coded: Callable[..., Any], send: Callable[..., Any]) -> Callable[..., Any]:
+    """`coded(send, messages, *route)`, whose derivative sends derivatives: bits have none."""
+
+    @jax.custom_jvp
+    def sent(messages: list[Array], *route: Array) -> Any:
+        return coded(send, messages, *route)
+
+    @sent.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        return sent(*primals), send(tangents[0], *primals[1:])
+
+    return sent
 
 
 def _scope(graph: Graph, route: int) -> str:

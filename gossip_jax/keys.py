@@ -1,8 +1,10 @@
 """Randomness of a run: the one place that derives keys from (seed, purpose, step, worker)."""
 
 import enum
+import operator
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -19,8 +21,12 @@ class Purpose(enum.IntEnum):
 
 
 def run_key(seed: int) -> Array:
-    """The key of a whole run, of a pinned implementation: equal bits on every backend and version."""
-    return jax.random.key(seed, impl="threefry2x32")
+    """The key of a whole run, of a pinned implementation: equal bits on every backend and version.
+
+    Nor does a setting of JAX change it: of `jax.random.key` it is the value without any.
+    """
+    data = jnp.array([0, operator.index(seed) & 0xFFFF_FFFF], jnp.uint32)
+    return jax.random.wrap_key_data(data, impl="threefry2x32")
 
 
 def derive(key: Array, purpose: Purpose, *indices: ArrayLike) -> Array:

@@ -13,7 +13,7 @@ _CHUNKS = 8  # in which a replica travels, or fewer: what has arrived of one is 
 
 
 def chunks(leaves: Sequence[Array]) -> list[list[int]]:
-    """The numbers of the leaves that travel at once: an eighth of all bytes, or a leaf that is larger."""
+    """The numbers of the leaves that travel at once: an eighth of all bytes, or one larger leaf."""
     enough = max(sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) / _CHUNKS, SMALL)
     found: list[list[int]] = []
     size = enough
@@ -88,29 +88,23 @@ def _as_sent(array: Array, dtype: np.dtype) -> Array:
     return _straight_through(array, rounded)
 
 
-def carried(
-    message: Array, dtype: np.dtype | None, send: Callable[[Array], Array], as_integers: bool
-) -> Array:
-    """A message as another worker's arrives here.
+def encoded(array: Array, dtype: np.dtype | None, as_integers: bool) -> Array:
+    """What goes over the wire of an array that is `as_sent` in a type; in its own, where that is None.
 
     Args:
-      message: what this worker sends, `as_sent` in the wire type.
-      dtype: the wire type; the message's own, where None.
-      send: brings arrays from one worker to another; differentiable for floating point.
+      array: what a worker sends.
+      dtype: the wire type.
       as_integers: whether to send bits in any case. Narrow floats always travel as bits, since XLA
         sends them as float32 on CPU; others as they are, since there a change to bits is a copy.
     """
-    dtype = np.dtype(dtype or message.dtype)
-    if dtype.itemsize >= 4 and not as_integers:
-        return send(message.astype(dtype)).astype(message.dtype)
+    array = array.astype(dtype or array.dtype)
+    if array.dtype.itemsize >= 4 and not as_integers:
+        return array
+    return lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}")
 
-    @jax.custom_jvp
-    def carry(message: Array) -> Array:
-        received = send(lax.bitcast_convert_type(message.astype(dtype), f"uint{8 * dtype.itemsize}"))
-        return lax.bitcast_convert_type(received, dtype).astype(message.dtype)
 
-    @carry.defjvp
-    def _(primals: Any, tangents: Any) -> Any:
-        return carry(*primals), send(tangents[0])
-
-    return carry(message)
+def decoded(message: Array, dtype: np.dtype | None, own: np.dtype) -> Array:
+    """What was `encoded` in the wire type, in its own type."""
+    dtype = np.dtype(dtype or own)
+    is_bits = message.dtype != dtype
+    return (lax.bitcast_convert_type(message, dtype) if is_bits else message).astype(own)

@@ -21,6 +21,12 @@ import numpy as np
 import pytest
 
 jax.config.update("jax_num_cpu_devices", 8)
+# Compiling is most of what the tests do: what one has compiled serves all, also of another process and
+# in a later run. Commands that tests start do not take part: they may be killed as they write.
+jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+jax.config.update("jax_compilation_cache_max_size", 2**30)  # a bound also has it take a lock
 # float32 meeting bfloat16 must be an error, not a wider parameter.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 # A bias that meets a matrix by accident must be an error, too.

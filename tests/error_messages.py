@@ -145,6 +145,35 @@ def torn(name: str, *epochs: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def unreadable(name: str) -> Iterator[None]:
+    """A run of which a checkpoint's file gives an I/O error."""
+    shutil.copytree("stopped", name)
+    path = Path(name, "checkpoints", "2", "_METADATA")
+    path.unlink()
+    path.symlink_to("/proc/self/mem")
+    yield
+
+
+@contextlib.contextmanager
+def away(name: str) -> Iterator[None]:
+    """A run whose checkpoints are on a file system that is not mounted."""
+    shutil.copytree("stopped", name)
+    shutil.rmtree(Path(name, "checkpoints"))
+    Path(name, "checkpoints").mkdir()
+    yield
+
+
+@contextlib.contextmanager
+def with_64_bits() -> Iterator[None]:
+    """As JAX_ENABLE_X64=1 in the environment."""
+    jax.config.update("jax_enable_x64", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_x64", False)
+
+
+@contextlib.contextmanager
 def with_file(path: str, text: str) -> Iterator[None]:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(text)
@@ -268,14 +297,13 @@ COMMANDS = (
         "--resume edited-2",
         lambda: changed("edited-2", p=0.25, seed=1),
     ),
+    Command("resumed under another setting of JAX", "--resume stopped", with_64_bits),
     Command("torn checkpoint", "--resume torn-1", lambda: torn("torn-1", 2), says="warning: "),
     Command("all checkpoints torn", "--resume torn-2", lambda: torn("torn-2", 1, 2), says="warning: "),
+    Command("checkpoint that cannot be read", "--resume broken", lambda: unreadable("broken")),
+    Command("checkpoints whose file system is away", "--resume away", lambda: away("away")),
+    Command("a file where the checkpoints were", "--resume blocked", lambda: blocked("blocked")),
     Command("full disk", f"{SMALL} --out full", full_disk),
-    Command(
-        "checkpoints cannot be written",
-        "--resume blocked",
-        lambda: blocked("blocked"),
-    ),
     Command("checkpoints at less than no epoch", "--checkpoint-every -1"),
     Command("SIGINT or SIGTERM", f"{SMALL} --out interrupted", lambda: signalled(train)),
     Command("a second SIGINT", f"{SMALL} --out twice", signalled_twice, says="error: stopped"),

@@ -1,7 +1,7 @@
 """One of several processes that only watch each other: `test_lifeline.py`.
 
 Run as `python lifeline_process.py PROCESS PROCESSES PORT TIMEOUT WHAT`; prints "met" once all are
-there, then, as WHAT says, leaves, fails, or lives on.
+there, then, as WHAT says, leaves, fails, lives on, or meets the others.
 """
 
 import sys
@@ -21,6 +21,13 @@ def main(process: int, processes: int, port: int, timeout: float, what: str) -> 
         raise SystemExit(7)
     if what == "live":
         time.sleep(600)
+    if what.startswith("meet"):  # after so many seconds; then is at something for so many
+        _, late, busy = what.split()
+        time.sleep(float(late))
+        found = lifeline.meet("the first epoch", process, limit=2 * timeout)
+        print(found, flush=True)
+        time.sleep(float(busy))
+        lifeline.meet("the end of it", patience=60, limit=60)
     lifeline.leave()
 
 

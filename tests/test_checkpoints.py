@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.runs.checkpoints import Checkpoints
+from experiments.runs.checkpoints import Checkpoints, DamagedCheckpointError
 
 ROOT = Path(__file__).parents[1]
 NOTES = {"epoch": 3, "text": "α/τ", "list": [1, 2.5, None], "nested": {"a": True}}
@@ -147,10 +147,9 @@ def test_a_damaged_checkpoint_is_refused_whichever_file_it_is(damage, checkpoint
         shutil.rmtree(path)
         shutil.copytree(whole, path)
         damage(path / file)
-        with pytest.raises(ValueError, match="cannot be used") as error:
+        with pytest.raises(DamagedCheckpointError, match=r"is (damaged|missing|not of it)$") as error:
             checkpoints.restore(3, state())
-        assert f"the checkpoint {path} cannot be used: " in str(error.value)
-        assert "Delete it to go on from the one before" in str(error.value)
+        assert f"the checkpoint {path} is damaged: its file " in str(error.value)
     shutil.rmtree(path)
     require_same(checkpoints.restore(2, state())[0], state(2))
     assert capfd.readouterr() == ("", "")
@@ -175,7 +174,7 @@ def test_a_damaged_checkpoint_leaves_no_traceback_on_the_terminal(checkpoints):
     done = run_program(program, checkpoints.path)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith(f"the checkpoint {checkpoints.path / '3'} cannot be used")
+    assert done.stderr.startswith(f"the checkpoint {checkpoints.path / '3'} is damaged")
 
 
 def fail(error: BaseException) -> Callable[..., None]:
@@ -246,7 +245,7 @@ def test_a_state_of_another_structure_is_refused(like, words, checkpoints, capfd
     checkpoints.save(1, other(), NOTES)
     with pytest.raises(ValueError, match="cannot be used") as error:
         checkpoints.restore(1, like)
-    for word in (str(checkpoints.path / "1"), "Delete it", *words):
+    for word in (str(checkpoints.path / "1"), "It is whole", *words):
         assert word in str(error.value)
     assert capfd.readouterr() == ("", "")
 

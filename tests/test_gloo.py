@@ -14,6 +14,7 @@ from cases import AXES, PAIRWISE, possible_exchanges, telling_peers
 from hlo import collectives, computations
 
 import gossip_jax as gj
+from experiments.cluster import gloo
 from gossip_jax import exchange
 
 
@@ -63,3 +64,20 @@ def test_each_sum_is_over_one_pair_or_a_whole_matching_in_bits(over_gloo, num_wo
         assert sorted(itertools.chain(*groups)) == list(range(num_workers))
         seen.add(frozenset(group for group in groups if len(group) > 1))
     assert seen == possible_exchanges(num_workers)
+    listed = gloo.groups(program, num_workers) - {gloo.ALL}
+    assert {frozenset(one for one in of if len(one) > 1) for of in listed} == seen
+
+
+def test_groups_are_read_however_xla_writes_them():
+    program = """
+      a = all-reduce(x), replica_groups={{0,1},{2,3}}, use_global_device_ids=true
+      b = all-gather(x), replica_groups=[2,2]<=[4], dimensions={0}
+      c = all-reduce(x), replica_groups=[2,2]<=[2,2]T(1,0), to_apply=add
+      d = all-reduce(x), replica_groups={{0},{1},{2},{3}}, to_apply=add
+      e = collective-permute(x), source_target_pairs={{0,1},{1,0}}
+    """
+    assert gloo.groups(program, 4) == {gloo.ALL, ((0, 1), (2, 3)), ((0, 2), (1, 3))}
+
+
+def test_groups_can_be_put_in_contact_whatever_their_sizes():
+    gloo.contact(jax.devices()[:5], [gloo.ALL, ((0, 1), (2, 3)), ((0, 4), (1,), (2, 3))])()

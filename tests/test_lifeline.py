@@ -55,7 +55,7 @@ def end(process: "subprocess.Popen[str]") -> tuple[int, str]:
     return process.returncode, said
 
 
-@pytest.mark.parametrize("victim", range(NUM_PROCESSES))
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_process_that_is_killed_ends_the_others(victim, start):
     processes = start(*["live"] * NUM_PROCESSES)
     processes[victim].kill()
@@ -89,6 +89,40 @@ def test_a_process_that_fails_ends_the_others_with_its_reason(start):
         assert code == PEER_LOST
         assert "error: process 1 (host " in said
         assert "failed: the disk is full" in said
+
+
+def test_who_comes_late_to_a_meeting_is_waited_for(start):
+    processes = start("meet 0 0", f"meet {TIMEOUT / 2} 0", "meet 0 0")
+    for process in processes:
+        said, error = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, said, error) == (0, "[0, 1, 2]\n", "")
+
+
+@pytest.mark.parametrize("late", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_who_is_too_late_for_a_meeting_though_alive_is_named_by_all(late, start):
+    """Its threads go on to give signs of life."""
+    processes = start(*["meet 600 0" if number == late else "meet 0 0" for number in range(3)])
+    for process in processes:
+        code, said = end(process)
+        assert code == PEER_LOST
+        assert f"error: process {late} (host " in said
+        assert f"has not come to the first epoch within {TIMEOUT} s of the first" in said
+
+
+@pytest.mark.slow
+def test_a_process_that_stops_on_its_way_to_a_meeting_is_named(start):
+    processes = start("meet 0 0", "meet 600 0", "meet 0 0")
+    processes[1].send_signal(signal.SIGSTOP)
+    for process in (processes[0], processes[2]):
+        assert end(process)[0] == PEER_LOST
+
+
+def test_processes_that_all_hang_end_by_themselves(start):
+    """As where each waits for another one, in native code."""
+    for process in start(*["meet 0 600"] * NUM_PROCESSES):
+        code, said = end(process)
+        assert code == PEER_LOST
+        assert f"has made no progress for {2 * TIMEOUT} s since the first epoch" in said
 
 
 def test_processes_that_leave_say_nothing(start):

@@ -105,7 +105,7 @@ def test_records_survive_being_written(records, tmp_path):
 def test_a_damaged_record_is_named(text, tmp_path):
     path = tmp_path / "one.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"one\.json is damaged, or of another version: delete it"):
+    with pytest.raises(ValueError, match=r"one\.json is damaged, or of another version: move it"):
         link_records.read(path)
 
 

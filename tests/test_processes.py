@@ -3,8 +3,10 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from commands import ROOT, wait_for
 
 from experiments.cluster.lifeline import PEER_LOST
+from experiments.cluster.rendezvous import free_port
 
 PATIENCE = 300  # seconds, for processes that share two cores with much else
 ENVIRONMENT = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
@@ -116,11 +119,8 @@ def has_checkpoint(out: Path) -> bool:
     return any(path.name.isdecimal() for path in (out / "checkpoints").glob("*"))
 
 
-def launch_and_signal(
-    processes: int, settings: list[str], out: Path, number: int, signal_number: int
-) -> tuple[int, str, int]:
-    """Signals one of the processes once there is a checkpoint: exit code, what was said, its PID."""
-    launched = subprocess.Popen(
+def start(processes: int, settings: list[str], out: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
         command("launch", "--processes", str(processes), "--", *settings, "--out", str(out)),
         cwd=ROOT,
         env=ENVIRONMENT,
@@ -128,6 +128,13 @@ def launch_and_signal(
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def launch_and_signal(
+    processes: int, settings: list[str], out: Path, number: int, signal_number: int
+) -> tuple[int, str, int]:
+    """Signals one of the processes once there is a checkpoint: exit code, what was said, its PID."""
+    launched = start(processes, settings, out)
     try:
         wait_for(lambda: has_checkpoint(out))
         victim = process_of(number, out)
@@ -154,6 +161,51 @@ def test_one_of_four_is_killed_and_the_run_goes_on_from_its_checkpoint(tmp_path)
     assert code == 0, said
     train(*settings, "--out", str(tmp_path / "one"))
     assert_alike(figures(out), figures(tmp_path / "one"))
+
+
+@pytest.mark.slow
+def test_a_process_that_stops_for_longer_than_gloo_waits_for_a_pair_is_waited_for(tmp_path):
+    """Gloo gives a group 30 s to connect: here most pairs first talk after the stop."""
+    settings = ["--workers", "4", "--width", "16", "--epochs", "30", "--p", "0.01"]
+    out = tmp_path / "four"
+    launched = start(4, [*settings, "--peer-timeout", "90"], out)
+    try:
+        wait_for(lambda: has_checkpoint(out))
+        stopped = process_of(2, out)
+        os.kill(stopped, signal.SIGSTOP)
+        time.sleep(35)
+        os.kill(stopped, signal.SIGCONT)
+        said, _ = launched.communicate(timeout=PATIENCE)
+    finally:
+        launched.terminate()
+    assert launched.returncode == 0, said
+    train(*settings, "--out", str(tmp_path / "one"))
+    assert_alike(figures(out), figures(tmp_path / "one"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "value"), [("JAX_THREEFRY_PARTITIONABLE", "0"), ("JAX_ENABLE_X64", "1")]
+)
+def test_a_process_with_another_setting_of_jax_is_refused_by_name_in_all(name, value, tmp_path):
+    settings = ["--workers", "2", "--width", "16", "--out", str(tmp_path / "out")]
+    place = ["--coordinator", f"localhost:{free_port()}", "--num-processes", "2", "--process-id"]
+    started = [
+        subprocess.Popen(
+            command("train", *settings, *place, str(number)),
+            cwd=ROOT,
+            env=ENVIRONMENT | ({name: value} if number else {}),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    for process in started:
+        _, said = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 2
+        assert f"process 1 (host {socket.gethostname()}" in said
+        assert f"has other settings: {name.lower()} " in said
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

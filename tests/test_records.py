@@ -54,7 +54,7 @@ def rewrite(path: Path, change: Any, sign: bool = False) -> None:
 
 
 def require_refused(path: Path, *words: str) -> None:
-    with pytest.raises(ValueError, match="delete") as error:
+    with pytest.raises(ValueError, match="move") as error:
         records.read(path)
     for word in (str(path), "to have it run again", *words):
         assert word in str(error.value)
@@ -171,7 +171,8 @@ def test_a_record_of_other_settings_is_refused_with_both_values(path):
         records.read_expected(path, wanted)
     assert str(error.value) == (
         f"{path} is of a run with other settings: halve_after [1, 2] there, [1, 3] here; "
-        f"learning_rate 0.001 there, 0.5 here. Use another directory, or delete it to have it run again"
+        f"learning_rate 0.001 there, 0.5 here. Use another directory, or move it elsewhere to have it "
+        f"run again"
     )
 
 

@@ -183,7 +183,7 @@ def test_an_edited_record_stops_the_command_and_changes_nothing(results):
     ended = command("--results", results)
     assert ended.returncode == 2
     assert str(path) in ended.stderr
-    assert "delete it" in ended.stderr
+    assert "move it elsewhere" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert (results / "REPORT.md").read_bytes() == before
 

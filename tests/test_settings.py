@@ -99,3 +99,13 @@ def test_protocols_in_which_all_wait_for_all_refuse_what_would_hold_them_up():
                     config.checked()
             else:
                 config.checked()
+
+
+def test_every_option_of_a_protocol_can_be_set_by_its_name():
+    settings = {field.name for field in dataclasses.fields(Config)}
+    for spec in SPECS.values():
+        assert {option.name for option in spec.options} <= settings
+        config = Config(protocol=spec.name).checked()
+        for option in spec.options:
+            default = option.default_for(config.workers)
+            assert getattr(config, option.name) == default

@@ -434,7 +434,7 @@ def test_a_damaged_record_stops_before_anything_is_trained(monkeypatch, tmp_path
     damage(wanted[1].record_path(tmp_path))
     before = contents(tmp_path)
     forbid_training(monkeypatch)
-    with pytest.raises(ValueError, match=r"elastic_gossip.*seed-0\.json is damaged; delete it"):
+    with pytest.raises(ValueError, match=r"elastic_gossip.*seed-0\.json is damaged; move it"):
         finish(wanted, tmp_path)
     assert contents(tmp_path) == before
 
@@ -450,7 +450,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(
         damage(max(path.rglob("*"), key=lambda file: file.stat().st_size * file.is_file()))
     shown = finish([job], tmp_path)
     for path in paths:
-        assert f"warning: the checkpoint {path} cannot be used" in shown.replace("\n", "")
+        assert f"warning: the checkpoint {path} is damaged" in shown.replace("\n", "")
     assert outcome_of(job, tmp_path) == plain_outcome(job)
     assert [start["from_epoch"] for start in read(job, tmp_path).provenance] == [0, from_epoch][
         from_epoch == 0 :

@@ -92,7 +92,7 @@ def test_a_damaged_record_is_named_and_left_alone(tmp_path):
     assert done.returncode == 2
     assert done.stdout == ""
     message = error_line(done.stderr)
-    assert f"{path} is damaged; delete it" in message
+    assert f"{path} is damaged; move it elsewhere" in message
     assert path.read_text() == '{"format": 1, "res'
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import socket
+import threading
 from typing import Any
 
 _LONGEST = 1 << 16  # bytes in a message: what is longer is none of ours
@@ -15,19 +16,20 @@ class Connection:
         """Takes over a connected socket; sending and receiving give up after so many seconds."""
         stream.settimeout(timeout)
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket, self._read = stream, b""
+        self._socket, self._read, self._sends = stream, b"", threading.Lock()
 
     def fileno(self) -> int:
         """As `select` asks for it."""
         return self._socket.fileno()
 
     def send(self, **message: Any) -> None:
-        """Sends a message.
+        """Sends a message; threads may do so at once.
 
         Raises:
           OSError: the connection is lost, or nobody reads at the other end.
         """
-        self._socket.sendall(json.dumps(message).encode() + b"\n")
+        with self._sends:
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> list[dict[str, Any]]:
         """Waits until something comes, and returns the messages that are complete, if any.

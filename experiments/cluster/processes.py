@@ -1,13 +1,15 @@
 """Several processes that train as one, on JAX's distributed runtime."""
 
 import dataclasses
+import hashlib
 import json
 import os
 import signal
 import socket
 import sys
+import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +17,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from experiments.cluster import rendezvous
+from experiments.cluster import gloo, rendezvous
 from experiments.cluster.lifeline import Lifeline
 from experiments.cluster.rendezvous import Address
 from experiments.common.cli import flag
@@ -24,7 +26,12 @@ from experiments.common.interrupts import Stopped
 from gossip_jax import checks
 
 _AUTO = "auto"
-_LONGEST = 4096  # bytes of a text that is passed on
+_LONGEST = 512  # bytes of an address
+_SLOWEST = 10  # times as long as the others, or before, something may take
+
+
+class DisagreementError(ValueError):
+    """Processes would train with other rounds than each other."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,14 +49,19 @@ class Processes:
     """Which one this is, from 0."""
 
     peer_timeout: float = 60.0
-    """Seconds without a sign of life after which another process counts as lost, and this one ends."""
+    """Seconds without a sign of life, or that the others wait for one before an epoch, after which a
+    process counts as lost, and all end."""
+
+    progress_timeout: float = 3600.0
+    """Seconds without progress after which processes count as hung, and all end: that the first epoch
+    may take. Later ones may take ten times the longest before them, and --peer-timeout at least."""
 
     join_timeout: float = 300.0
     """Seconds to wait, at the start, for the other processes."""
 
     def checked(self) -> "Processes":
         """These; ValueError where they contradict each other or are out of range."""
-        for name in ("peer_timeout", "join_timeout"):
+        for name in ("peer_timeout", "progress_timeout", "join_timeout"):
             if not 1 <= getattr(self, name) <= 1e6:
                 raise ValueError(
                     f"train: {flag(name)} must be 1 to 1e6 seconds; got {getattr(self, name)}"
@@ -112,19 +124,90 @@ def require_one_worker_on_cpu(num_workers: int) -> None:
         )
 
 
-def from_first(text: str) -> str:
-    """A text of process 0, of up to 4,096 bytes, in every process."""
-    if jax.process_count() == 1:
+def from_first(text: str, what: str) -> str:
+    """A text of process 0, of up to 4,096 bytes, in every process, once all have come to `what`."""
+    if _all is None:
         return text
-    padded = np.frombuffer(os.fsencode(text).ljust(_LONGEST, b"\0"), np.uint8)
-    return os.fsdecode(bytes(multihost_utils.broadcast_one_to_all(padded)).rstrip(b"\0"))
+    return str(_all.meet(what, text if is_first() else None)[0])
 
 
-def most(number: int) -> int:
-    """The largest of the numbers of 31 bits that the processes call it with."""
-    if jax.process_count() == 1:
-        return number
-    return int(multihost_utils.process_allgather(np.int32(number)).max())
+def most(number: int, what: str) -> int:
+    """The largest of the numbers that the processes call it with, once all have come to `what`."""
+    return number if _all is None else max(_all.meet(what, number))
+
+
+@contextmanager
+def together(
+    program: jax.stages.Compiled, devices: Sequence[Any], decides: Any, what: str
+) -> Iterator[None]:
+    """What is run in here, all processes begin at once, in contact, and of one mind.
+
+    Args:
+      program: the one that is run. Those of its devices that talk to each other are put in contact.
+      devices: the devices that it runs on, in its order.
+      decides: a pytree of arrays of this process, on which it depends who talks to whom.
+      what: what it is, as messages call it.
+
+    Raises:
+      DisagreementError: another process holds another `decides`: both would wait for ever.
+    """
+    if _all is None:
+        yield
+        return
+    contact = _all.contact_of(program, devices)
+    own = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(decides)))
+    found = _all.meet(what, own.hexdigest(), limit=_all.longest_wait())
+    if len(set(found)) > 1:
+        others = [_all.names[i] for i, hash in enumerate(found) if hash != found[0]]
+        raise DisagreementError(f"{', '.join(others)} drew other rounds than process 0 for {what}")
+    contact()
+    before = time.monotonic()
+    yield
+    seconds = time.monotonic() - before
+    _all.longest = max(_all.longest, seconds)
+    _all.meet(f"the end of {what}", patience=_all.longest_wait(seconds))
+
+
+class _All:
+    """All processes, as one of them sees them."""
+
+    def __init__(self, lifeline: Lifeline, names: Sequence[str], processes: Processes):
+        self.lifeline, self.names, self._processes = lifeline, names, processes
+        self.longest = 0.0  # seconds that something done together took
+        self._in_contact: list[Any] = []  # programs, or groups of devices, that are
+
+    def meet(
+        self, what: str, brings: Any = None, patience: float | None = None, limit: float | None = None
+    ) -> list[Any]:
+        """As `Lifeline.meet`; to the next meeting --progress-timeout, where no limit is given."""
+        limit = self._processes.progress_timeout if limit is None else limit
+        return self.lifeline.meet(what, brings, patience, limit)
+
+    def longest_wait(self, seconds: float | None = None) -> float:
+        """For something done together, by what took so long here, or by the longest so far."""
+        seconds = self.longest if seconds is None else seconds
+        if not seconds:
+            return self._processes.progress_timeout
+        return max(self._processes.peer_timeout, _SLOWEST * seconds)
+
+    def contact_of(
+        self, program: jax.stages.Compiled | None, devices: Sequence[Any]
+    ) -> Callable[[], object]:
+        """What puts devices in contact that talk in a program, compiled; all, where there is none.
+
+        Over gloo, each group of devices is connected when it first talks, and 30 seconds is all that it
+        then waits for one of them.
+        """
+        if devices[0].platform != "cpu" or any(program is known for known in self._in_contact):
+            return lambda: None
+        self._in_contact.append(program)
+        groups = gloo.groups(program.as_text() or "", len(devices)) if program else {gloo.ALL}
+        new = sorted(group for group in groups if group not in self._in_contact)
+        self._in_contact += new
+        return gloo.contact(devices, new) if new else lambda: None
+
+
+_all: _All | None = None
 
 
 @contextmanager
@@ -141,11 +224,16 @@ def joined(processes: Processes, settings: Mapping[str, Any]) -> Iterator[None]:
       ValueError: another process did not come, or has other settings.
       OSError: the coordinator's port is in use.
     """
+    global _all
     if processes.coordinator is None:
         yield
         return
-    lifeline = _join(processes, json.loads(json.dumps(settings, default=str)))
+    _all = _join(processes, json.loads(json.dumps(settings, default=str)))
+    lifeline = _all.lifeline
     try:
+        contact = _all.contact_of(None, jax.devices())
+        _all.meet("the start")
+        contact()
         yield
     except BaseException as error:
         # What stops a run is agreed on: all end in the same way, once the last file is written.
@@ -153,10 +241,12 @@ def joined(processes: Processes, settings: Mapping[str, Any]) -> Iterator[None]:
             _fail(lifeline, error)
         _leave(lifeline)
         raise
+    finally:
+        _all = None
     _leave(lifeline)
 
 
-def _join(processes: Processes, settings: Mapping[str, Any]) -> Lifeline:
+def _join(processes: Processes, settings: Mapping[str, Any]) -> _All:
     patience, timeout = processes.join_timeout, processes.peer_timeout
     on_terminate = signal.getsignal(signal.SIGTERM)
     # The lifeline sees a loss before JAX does, which would abort the process.
@@ -182,12 +272,15 @@ def _join(processes: Processes, settings: Mapping[str, Any]) -> Lifeline:
         )
     # JAX's runtime has taken SIGTERM for a notice of preemption, after which it goes on.
     signal.signal(signal.SIGTERM, on_terminate or signal.SIG_DFL)
-    return Lifeline(process, met.names, met.connections, timeout)
+    lifeline = Lifeline(process, met.names, met.connections, timeout)
+    return _All(lifeline, met.names, processes)
 
 
 def _address_of_first() -> Address:
     """Where the others find process 0, by the name of its host."""
-    return Address.parse(from_first(str(Address(socket.gethostname(), rendezvous.free_port()))))
+    own = str(Address(socket.gethostname(), rendezvous.free_port())).encode()
+    padded = np.frombuffer(own.ljust(_LONGEST, b"\0"), np.uint8)
+    return Address.parse(bytes(multihost_utils.broadcast_one_to_all(padded)).rstrip(b"\0").decode())
 
 
 def _leave(lifeline: Lifeline) -> None:

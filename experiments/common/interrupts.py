@@ -1,15 +1,17 @@
-"""Ctrl-C and SIGTERM: a run finishes what it is at and is saved; a second Ctrl-C does not wait."""
+"""Ctrl-C and SIGTERM: a run finishes what it is at and is saved; a second one does not wait."""
 
 import os
 import signal
 import socket
 import sys
 import threading
+import time
 from types import FrameType, TracebackType
 
 from rich.console import Console
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_APART = 5.0  # seconds: schedulers, and `timeout`, send one SIGTERM several times
 
 
 class Stopped(Exception):
@@ -59,16 +61,17 @@ class Interrupts:
         self._read.close()
 
     def _watch(self) -> None:
+        first = time.monotonic()
         while arrived := self._read.recv(1):
             number = arrived[0]
             if number not in _SIGNALS:
                 continue
             if self.received is None:
-                self.received = number
+                self.received, first = number, time.monotonic()
                 self._console.print(
                     f"stopping after {self._what}; Ctrl-C stops at once", soft_wrap=True
                 )
-            elif number == signal.SIGINT:
+            elif number == signal.SIGINT or time.monotonic() - first > _APART:
                 self._console.show_cursor(True)
                 print("error: stopped at once; the last checkpoint is as it was", file=sys.stderr)
                 sys.stderr.flush()

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from experiments.common import strict_json
+from experiments.common import numerics, strict_json
 from experiments.common.files import write_whole
 from experiments.runs.records import require_equal
 from experiments.training.config import Config, completed
@@ -46,7 +46,7 @@ def name_of(protocol: str, p: float | None, workers: int, width: int, rate: str)
 
 def settings(config: Config, rate: str, accuracy: float) -> dict[str, Any]:
     """All that decides a record: the run's settings but for its length, the rate, and what ends it."""
-    of_run = config.settings()
+    of_run = config.settings() | numerics.unusual()
     del of_run["epochs"], of_run["validate_every"]
     return of_run | {"rate": rate, "accuracy": accuracy}
 
@@ -67,7 +67,7 @@ def read(path: Path) -> LinkRecord:
         return LinkRecord(**content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{path} is damaged, or of another version: delete it to have it measured again"
+            f"{path} is damaged, or of another version: move it elsewhere to have it measured again"
         ) from error
 
 

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from experiments.common import numerics
+from experiments.common.files import exists, files_below
 from experiments.links import records as link_records
 from experiments.runs import records
 from experiments.runs.records import Record
@@ -59,7 +61,8 @@ class Results:
         self.tables = tuple(tables)
         self.records = {
             path: records.read(path)
-            for path in sorted((directory / "runs").glob("*/*/seed-*.json"), key=_by_seed)
+            for path in sorted(_below(directory / "runs"), key=_by_seed)
+            if path.match("runs/*/*/seed-*.json")
         }
         self.links = link_records.read_all(directory)
         """What was measured over slow links."""
@@ -129,13 +132,21 @@ def _size(length: Length) -> tuple[float, int]:
 
 def _require_this_version(path: Path, record: Record) -> None:
     """Raises ValueError where a record has not the settings of today, or not its name's seed."""
-    if set(record.settings) != set(Config().settings()):
+    if set(record.settings) - set(numerics.STANDARD) != set(Config().settings()):
         raise ValueError(
             f"{path} is of another version, with the settings {', '.join(sorted(record.settings))}: "
-            f"use another directory, or delete it to have it run again"
+            f"use another directory, or move it elsewhere to have it run again"
         )
     if path.name != f"seed-{record.settings['seed']}.json":
-        raise ValueError(f"{path} holds the run of seed {record.settings['seed']}: delete it")
+        raise ValueError(
+            f"{path} holds the run of seed {record.settings['seed']}: give it that name, or move it "
+            f"elsewhere"
+        )
+
+
+def _below(directory: Path) -> list[Path]:
+    """All files in a directory, where there is one; OSError where one in it cannot be read."""
+    return files_below(directory) if exists(directory) else []
 
 
 def _by_seed(path: Path) -> tuple[str, int]:

@@ -1,11 +1,11 @@
 """Checkpoints of a run, written with orbax: it goes on, to the bit, from the last whole one."""
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from experiments.common import strict_json
-from experiments.common.files import brief
+from experiments.common.files import brief, checksum, files_below, reason, sync
 
 _KEPT = 2  # of runs that train together one may be an epoch ahead when they are stopped
 _CHECKSUMS = "sha256.json"  # of the other files in a checkpoint
@@ -28,7 +28,7 @@ for _name in ("absl", "asyncio"):
 
 
 class DamagedCheckpointError(ValueError):
-    """A file of a checkpoint is not what was written: it is torn, was changed, or is missing."""
+    """A file of a checkpoint was read, and is not what was written: it is torn, changed, or missing."""
 
 
 class Checkpoints:
@@ -37,16 +37,30 @@ class Checkpoints:
     def __init__(self, path: Path):
         """Names the directory; nothing is made yet."""
         self.path = path.absolute()
+        self._damaged: set[int] = set()  # the epochs whose checkpoints were found to be
 
     def epochs(self) -> list[int]:
-        """The epochs after which there is a checkpoint, in ascending order."""
-        # A link could lead to what is none of the run's.
-        paths = [path for path in self.path.glob("*") if path.is_dir() and not path.is_symlink()]
-        names = [path.name for path in paths]
+        """The epochs after which there is a checkpoint, in ascending order.
+
+        Raises:
+          OSError: the directory cannot be read: whether there are any is not known.
+        """
+        try:
+            # A link could lead to what is none of the run's.
+            with os.scandir(self.path) as entries:
+                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and not os.path.lexists(self.path):
+                return []
+            raise OSError(
+                f"the checkpoints in {self.path} cannot be read: {reason(error)}; nothing was changed"
+            ) from error
         return sorted(int(name) for name in names if name.isdecimal() and name == str(int(name)))
 
     def save(self, epoch: int, state: Any, notes: dict[str, Any], spared: Collection[int] = ()) -> None:
         """Writes a checkpoint: it is there, whole, or not at all. Others go, but for the one before.
+
+        They go once it is there. Those that were found to be damaged are kept, under another name.
 
         Args:
           epoch: how many were trained.
@@ -67,11 +81,23 @@ class Checkpoints:
             with _in_utf8(self.path) as here, _checkpointer() as checkpointer:
                 checkpointer.save(here / unfinished.name, args=ocp.args.PyTreeSave(content))
             (unfinished / _CHECKSUMS).write_text(json.dumps(_checksums(unfinished)), encoding="utf-8")
-            shutil.rmtree(path, ignore_errors=True)
-            os.replace(unfinished, path)
+            sync(unfinished)  # some file systems say only now that they have no room
+            replaced = self._set_aside(epoch, "damaged" if epoch in self._damaged else "replaced")
+            try:
+                os.replace(unfinished, path)
+                sync(self.path, is_deep=False)
+            except OSError:
+                if replaced is not None and not path.exists():
+                    replaced.rename(path)
+                raise
         except Exception as error:  # of whatever kind orbax and its backends raise
             self._remove_unfinished()
             raise OSError(f"the checkpoint {path} cannot be written: {brief(error)}") from error
+        if replaced is not None and epoch not in self._damaged:
+            shutil.rmtree(replaced)
+        self._damaged.discard(epoch)
+        for other in sorted(self._damaged & set(self.epochs())):
+            self._set_aside(other, "damaged")
         # Later ones are of a course that was given up.
         course = [saved for saved in self.epochs() if saved <= epoch]
         kept = {*course[-_KEPT:], *spared} & set(course)
@@ -82,8 +108,9 @@ class Checkpoints:
         """The notes of a checkpoint, whatever the structure of its state.
 
         Raises:
-          DamagedCheckpointError: one of its files is damaged; it names it and the remedy.
-          ValueError: it cannot be read for another reason.
+          DamagedCheckpointError: one of its files is damaged; it names it.
+          OSError: one of its files cannot be read; it names it and the reason.
+          ValueError: it is of another structure.
         """
         notes = self._read(epoch, {"notes": 0})["notes"]
         try:
@@ -102,7 +129,8 @@ class Checkpoints:
           The state, of NumPy arrays, and the notes.
 
         Raises:
-          DamagedCheckpointError: one of its files is damaged; it names it and the remedy.
+          DamagedCheckpointError: one of its files is damaged; it names it.
+          OSError: one of its files cannot be read; it names it and the reason.
           ValueError: the checkpoint is of another structure.
         """
         expected = _leaves(like)
@@ -120,16 +148,26 @@ class Checkpoints:
         return state, json.loads(content["notes"].tobytes())
 
     def delete(self) -> None:
-        """Deletes all of them."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Deletes all of them, but for those that were found to be damaged."""
+        epochs = set(self.epochs())
+        for epoch in epochs & self._damaged:
+            self._set_aside(epoch, "damaged")
+        for epoch in epochs - self._damaged:
+            shutil.rmtree(self.path / str(epoch), ignore_errors=True)
+        self._remove_unfinished()
+        with contextlib.suppress(OSError):  # there is something else
+            self.path.rmdir()
 
     def _read(self, epoch: int, target: dict[str, Any]) -> dict[str, Any]:
         """What `target` names of a checkpoint, as NumPy arrays."""
         path = self.path / str(epoch)
         try:
             _require_whole(path)
-        except Exception as error:  # of whatever a mutated file of checksums gives rise to
-            raise self._unusable(epoch, brief(error), DamagedCheckpointError) from error
+        except OSError as error:
+            raise self._unreadable(epoch, reason(error)) from error
+        except (ValueError, TypeError, RecursionError) as error:  # of a mutated file of checksums, too
+            self._damaged.add(epoch)
+            raise DamagedCheckpointError(f"the checkpoint {path} is damaged: {brief(error)}") from error
         as_numpy = ocp.RestoreArgs(restore_type=np.ndarray)
         restore = ocp.args.PyTreeRestore(
             item=target,
@@ -139,14 +177,31 @@ class Checkpoints:
         try:
             with _in_utf8(self.path) as here, _checkpointer() as checkpointer:
                 return checkpointer.restore(here / path.name, args=restore)
+        except OSError as error:
+            raise self._unreadable(epoch, reason(error)) from error
         except Exception as error:  # of whatever kind orbax and its backends raise
             raise self._unusable(epoch, brief(error)) from error
 
-    def _unusable(self, epoch: int, why: str, kind: type[ValueError] = ValueError) -> ValueError:
-        return kind(
-            f"the checkpoint {self.path / str(epoch)} cannot be used: {why}. Delete it to go on from "
-            f"the one before, or, where there is none, from the start"
+    def _unreadable(self, epoch: int, why: str) -> OSError:
+        return OSError(
+            f"the checkpoint {self.path / str(epoch)} cannot be read: {why}; nothing was changed"
         )
+
+    def _unusable(self, epoch: int, why: str) -> ValueError:
+        return ValueError(
+            f"the checkpoint {self.path / str(epoch)} cannot be used: {why}. It is whole, and nothing "
+            f"was changed; move it elsewhere to go on from the one before, or, where there is none, "
+            f"from the start"
+        )
+
+    def _set_aside(self, epoch: int, why: str) -> Path | None:
+        """Renames a checkpoint, where there is one, to a name that no other has: which it returns."""
+        path, number = self.path / str(epoch), 1
+        if not path.is_dir():
+            return None
+        while os.path.lexists(aside := self.path / f"{epoch}.{why}{f'-{number}' * (number > 1)}"):
+            number += 1
+        return path.rename(aside)
 
     def _remove_unfinished(self) -> None:
         """Deletes what a save that did not come to its end left behind."""
@@ -185,21 +240,21 @@ def _leaves(state: Any) -> dict[str, Any]:
 def _checksums(path: Path) -> dict[str, str]:
     """SHA-256 of each file in a checkpoint."""
     digests = {}
-    for file in sorted(path.rglob("*")):
-        if file.is_file() and file.name != _CHECKSUMS:
-            with file.open("rb") as opened:
-                digest = hashlib.file_digest(opened, "sha256").hexdigest()
-            digests[file.relative_to(path).as_posix()] = digest
+    for file in files_below(path):
+        if file.name != _CHECKSUMS and stat.S_ISREG(file.stat().st_mode):
+            digests[file.relative_to(path).as_posix()] = checksum(file)
     return digests
 
 
 def _require_whole(path: Path) -> None:
-    """Raises ValueError unless every file is as it was written.
+    """Raises ValueError unless every file is as it was written, OSError where one cannot be read.
 
     Orbax 0.12 has no checksum of the arrays; and where it meets a damaged file it fails while it reads
     others, and those threads then print tracebacks.
     """
     found = _checksums(path)
+    if not os.path.lexists(path / _CHECKSUMS):
+        raise ValueError(f"its file {_CHECKSUMS} is missing")
     written = dict(json.loads((path / _CHECKSUMS).read_bytes()))
     for name in sorted({*found, *written}):
         if found.get(name) != written.get(name):

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from experiments.cluster.processes import is_first
+from experiments.common import numerics
 from experiments.common.files import brief
 from experiments.runs import records
 from experiments.runs.checkpoints import Checkpoints, DamagedCheckpointError
@@ -54,7 +55,7 @@ class Journal:
         if not is_first():
             return
         notes = {
-            "settings": self.setup.config.settings(),
+            "settings": self.setup.config.settings() | numerics.unusual(),
             "exchanges": progress.traffic.exchanges,
             "bytes_sent": progress.traffic.bytes_sent.tolist(),
             "seconds": progress.seconds,
@@ -72,7 +73,7 @@ class Journal:
         What was to be done with sick workers counts where there was one: a run without is what it would
         have been with any other --on-nan.
         """
-        settings = self.setup.config.settings()
+        settings = self.setup.config.settings() | numerics.unusual()
         on_nan = settings["on_nan"] if self.faults else "stop"
         result = run.result(self.setup, progress)
         return Record(settings | {"on_nan": on_nan}, result, tuple(self.metrics), self.provenance)
@@ -90,6 +91,7 @@ class Journal:
 
         Raises:
           DamagedCheckpointError: the checkpoint is damaged.
+          OSError: it cannot be read.
           ValueError: it is of other settings, which it names, or of another version of this program.
         """
         if epoch:
@@ -126,7 +128,7 @@ class Journal:
         program, path = self.setup.program, self.checkpoints.path / str(epoch)
         notes = self.checkpoints.notes(epoch)
         try:
-            expected = self.setup.config.settings()
+            expected = self.setup.config.settings() | numerics.unusual()
             # It may have been meant to be of another length, or to do something else with the sick.
             free = {name: expected[name] for name in names_that_may_change() if name in expected}
             found = completed(notes["settings"]) | free
@@ -147,11 +149,14 @@ class Journal:
 def begin(journals: Sequence[Journal], say: Callable[[str], object]) -> list[Progress]:
     """Runs that train together go on from their last whole checkpoint, or start where there is none.
 
+    No file is changed: what is damaged is set aside once there is a newer checkpoint.
+
     Args:
       journals: of runs that differ in their seed only.
       say: is told of damaged checkpoints.
 
     Raises:
+      OSError: a checkpoint cannot be read, so that nothing is known of it.
       ValueError: a checkpoint is of other settings, which it names, or of another version.
     """
     # A run may have been stopped when only some of the seeds had written their checkpoint.
@@ -160,5 +165,5 @@ def begin(journals: Sequence[Journal], say: Callable[[str], object]) -> list[Pro
         try:
             return [journal.restore(epoch) for journal in journals]
         except DamagedCheckpointError as error:
-            say(f"warning: {brief(error).split('. Delete it')[0]}; taking the one before, or the start")
+            say(f"warning: {brief(error)}; taking the one before, or the start")
     return [journal.restore(0) for journal in journals]

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 import gossip_jax as gj
+from experiments.cluster.processes import together
 from experiments.training import run
 from experiments.training.run import Setup
 from gossip_jax import training
@@ -35,7 +36,8 @@ def profile(setup: Setup, directory: Path) -> None:
     rest = (setup.key, setup.traced, None)
     one_round = jax.tree.map(lambda leaf: leaf[:1], rounds)
     update = setup.program.compile_epoch(state, setup.shards, one_round, *rest)
-    state, *_ = jax.block_until_ready(update(state, setup.shards, one_round, *rest))  # warms up
+    with together(update, setup.program.placement.devices, rounds, "the profile"):  # warms up
+        state, *_ = jax.block_until_ready(update(state, setup.shards, one_round, *rest))
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # Python's own calls would hide the rest
     with jax.profiler.trace(directory, create_perfetto_trace=True, profiler_options=options):

@@ -19,7 +19,7 @@ FORMAT = 1
 class Record:
     """A finished run."""
 
-    settings: dict[str, Any]  # of `Config.settings`
+    settings: dict[str, Any]  # of `Config.settings`, and what `numerics.unusual` adds
     result: Result
     metrics: tuple[EpochMetrics, ...]
     provenance: list[dict[str, Any]]  # of each start and resumption: when, from which epoch, on what
@@ -60,7 +60,7 @@ def read(path: Path) -> Record:
         if content["format"] != FORMAT:
             raise ValueError(
                 f"{path} has format {content['format']!r}, and this version reads {FORMAT}: use "
-                f"another directory, or delete the file to have it run again"
+                f"another directory, or move the file elsewhere to have it run again"
             )
         if content.pop("sha256") != _digest(content):
             raise ValueError(f"{path} was changed after it was written, or is damaged; {_REMEDY}")
@@ -103,11 +103,11 @@ def require_equal(path: Path, found: dict[str, Any], expected: dict[str, Any]) -
     if differences:
         raise ValueError(
             f"{path} is of a run with other settings: {'; '.join(differences)}. Use another "
-            f"directory, or delete it to have it run again"
+            f"directory, or move it elsewhere to have it run again"
         )
 
 
-_REMEDY = "delete it to have it run again"
+_REMEDY = "move it elsewhere to have it run again"
 
 
 def _digest(content: dict[str, Any]) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.common import strict_json
-from experiments.common.files import LOCK, write_whole
+from experiments.common import numerics, strict_json
+from experiments.common.files import LOCK, exists, reason, write_whole
 from experiments.runs import records
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.records import Record
@@ -28,6 +28,7 @@ class RunDirectory:
     def __init__(self, path: Path):
         """Names it; nothing is made yet."""
         self.path = path
+        self._is_behind = True  # its files are of the run as it was before it went on
 
     def make(self) -> None:
         """Makes the directory, for a new run.
@@ -50,13 +51,19 @@ class RunDirectory:
     @property
     def has_result(self) -> bool:
         """Whether the run has finished."""
-        return (self.path / "result.json").exists()
+        return exists(self.path / "result.json")
+
+    @property
+    def has_config(self) -> bool:
+        """Whether a run has begun here."""
+        return exists(self.path / "config.json")
 
     def read_config(self) -> Config:
         """The settings of the run that is here.
 
         Raises:
           ValueError: there is no run here, or its file is damaged; it names it.
+          OSError: the file cannot be read.
         """
         path = self.path / "config.json"
         try:
@@ -67,19 +74,77 @@ class RunDirectory:
                 if field.name not in _NOT_KEPT
             }
             return Config(**given).checked()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ValueError(f"--resume {self.path} holds no run: {reason(error)}") from error
         except OSError as error:
-            raise ValueError(f"--resume {self.path} holds no run: {path}: {error.strerror}") from error
+            raise OSError(f"--resume {self.path} cannot be read: {reason(error)}") from error
         except KeyError as error:
             raise ValueError(f"{path} is of another version: there is no {error}") from error
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"{path} is damaged: {error}") from error
+
+    def require_same_numerics(self) -> None:
+        """Raises ValueError where the run here was made with other settings of JAX than now."""
+        path = self.path / "config.json"
+        kept = json.loads(path.read_bytes()).get("jax", {})
+        if not isinstance(kept, dict):
+            raise ValueError(f"{path} is damaged: jax must hold settings of JAX; got {kept!r}")
+        numerics.require_same(kept, f"the run in {self.path}")
+
+    def go_on(self) -> None:
+        """The run here goes on: its files stay as they are until `catch_up`.
+
+        Raises:
+          ValueError: its checkpoints are not there, as where their file system is away.
+          OSError: whether they are is not known, since a file cannot be read.
+        """
+        self._is_behind = True
+        if not self.checkpoints.epochs():
+            self._require_none_written()
+
+    def _require_none_written(self) -> None:
+        path, every = self.path / "metrics.jsonl", self.read_config().checkpoint_every
+        try:
+            last = max((_epoch(line) for line in path.read_bytes().splitlines()), default=0)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise OSError(f"--resume {self.path} cannot be read: {reason(error)}") from error
+        if every and last > every:
+            raise ValueError(
+                f"there is no checkpoint in {self.checkpoints.path}, though {path} tells of {last} "
+                f"epochs with --checkpoint-every {every}: is a file system away? Nothing was changed; "
+                f"to begin anew, name another directory by --out"
+            )
+
+    def begin(self, config: Config, provenance: Sequence[dict[str, Any]]) -> None:
+        """The files of a run that starts."""
+        self.write_config(config, provenance)
+        self.write_metrics(())
+        self._is_behind = False
+
+    def catch_up(
+        self,
+        config: Config,
+        provenance: Sequence[dict[str, Any]],
+        metrics: Sequence[EpochMetrics],
+    ) -> None:
+        """Brings the files of a run that went on to where it is, once that is safe in a checkpoint.
+
+        Epochs behind the checkpoint that it went on from are then as they were trained now.
+        """
+        if self._is_behind:
+            self.delete_result()
+            self.write_config(config, provenance)
+            self.write_metrics(metrics)
+            self._is_behind = False
 
     def write_config(self, config: Config, provenance: Sequence[dict[str, Any]]) -> None:
         """All that reproduces the run, and on what it started and went on."""
         settings = dataclasses.asdict(config)
         content = {key: value for key, value in settings.items() if key not in _NOT_KEPT}
         started, *resumed = provenance
-        content |= started | {"resumed": resumed}
+        content |= started | {"resumed": resumed, "jax": numerics.here()}
         write_whole(self.path / "config.json", strict_json.dumps(content, indent=2) + "\n")
 
     def write_metrics(self, metrics: Sequence[EpochMetrics]) -> None:
@@ -88,7 +153,9 @@ class RunDirectory:
         write_whole(self.path / "metrics.jsonl", "".join(lines))
 
     def append_metrics(self, metrics: EpochMetrics) -> None:
-        """One line for an epoch; OSError where it cannot be written."""
+        """One line for an epoch; OSError where it cannot be written. None before `catch_up`."""
+        if self._is_behind:
+            return
         path = self.path / "metrics.jsonl"
         try:
             with path.open("a", encoding="utf-8") as file:
@@ -125,6 +192,14 @@ class SeenByOthers(RunDirectory):
 
     def delete_result(self) -> None:
         """Nothing: the first process does."""
+
+
+def _epoch(line: bytes) -> int:
+    """Of a line of metrics; 0 where it is torn."""
+    try:
+        return int(json.loads(line)["epoch"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return 0
 
 
 _BEFORE_A_RUN = frozenset({LOCK, "config.json.partial"})  # all that one killed at its start left

@@ -1,6 +1,6 @@
 """An observer that keeps a run: it notes every epoch, and writes checkpoints as often as asked."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from experiments.cluster.processes import most
 from experiments.common.interrupts import Interrupted, Interrupts
@@ -17,6 +17,7 @@ class Saving:
         every: int = 1,
         keeps_last: bool = True,
         interrupts: Interrupts | None = None,
+        then: Callable[[], object] = lambda: None,
     ):
         """Begins with the next epoch.
 
@@ -25,9 +26,11 @@ class Saving:
           every: epochs between two checkpoints; 0 for none but where it is needed.
           keeps_last: whether there is a checkpoint of the last epoch.
           interrupts: a signal that they received has the epoch saved, unless it is the last one.
+          then: is called once a checkpoint is safe.
         """
         self._journals, self._every, self._keeps_last = journals, every, keeps_last
-        self._interrupts, self._num_faults = interrupts, self._faults()
+        self._interrupts, self._then = interrupts, then
+        self._num_faults = self._faults()
         self._received = 0
 
     def __call__(self, after: Sequence[Epoch]) -> None:
@@ -40,7 +43,7 @@ class Saving:
         is_last, every = epoch == last, self._every
         # Of several processes, all stop after the same epoch, whichever got the signal.
         if self._interrupts is not None and not is_last:
-            self._received = most(self._interrupts.received or 0)
+            self._received = most(self._interrupts.received or 0, f"what follows epoch {epoch}")
         is_due = bool(every) and (is_last or epoch % every == 0)
         num_faults, before = self._faults(), self._num_faults
         self._num_faults = num_faults
@@ -51,6 +54,7 @@ class Saving:
             # No replay goes back behind an epoch in which a worker was isolated or restarted.
             if (is_due or self._received or new > old) and (self._keeps_last or not is_last):
                 journal.save(progress)
+                self._then()
 
     def stop(self, how_to_go_on: str) -> None:
         """Ends the training where a signal came, once all other observers have been told.

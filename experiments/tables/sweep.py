@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from experiments.common.files import only_one_process
+from experiments.common import numerics
+from experiments.common.files import exists, only_one_process
 from experiments.common.interrupts import Interrupted, Interrupts
 from experiments.runs import records
 from experiments.runs.checkpoints import Checkpoints
@@ -55,9 +56,11 @@ class Job(NamedTuple):
 
         Raises:
           ValueError: the file that should be its record is not.
+          OSError: it cannot be read.
         """
         path = self.record_path(results)
-        return records.read_expected(path, self.config.settings()) if path.exists() else None
+        settings = self.config.settings() | numerics.unusual()
+        return records.read_expected(path, settings) if exists(path) else None
 
 
 def jobs_of(
@@ -133,9 +136,9 @@ def run_missing(
       Whether all have finished.
 
     Raises:
-      ValueError: a record or checkpoint is damaged or of other settings, `distinct` refuses the jobs,
-        the data cannot be read, or another process is at work here.
-      OSError: a file cannot be written. What finished before is kept.
+      ValueError: a record is damaged, it or a checkpoint is of other settings, `distinct` refuses the
+        jobs, the data cannot be read, or another process is at work here.
+      OSError: a file cannot be read, or not be written. What finished before is kept.
       Interrupted: a signal came, and was not too late to stop anything.
       Diverged: workers of some runs turned NaN, and --on-nan is stop; all other runs have finished.
     """

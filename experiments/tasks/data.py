@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from experiments.common.files import brief
+from experiments.common.files import brief, checksum, exists, files_below, reason
 from gossip_jax import keys
 from gossip_jax.keys import Purpose
 
@@ -62,7 +62,9 @@ def load(name: str, data_dir: Path | None = None) -> Dataset:
         and, beside the checkout, shared/data/tfds. digits has no use for it.
 
     Raises:
-      ValueError: the name is unknown, or the dataset is not prepared in `data_dir`, or damaged.
+      ValueError: the name is unknown, or the dataset is not prepared in `data_dir`, or in another
+        format, or is not what its description says.
+      OSError: one of its files cannot be read; it names it and the system's reason.
     """
     if name == "digits":
         return _load_digits()
@@ -139,30 +141,39 @@ def _load_digits() -> Dataset:
 
 
 def _load_prepared(name: str, data_dir: Path | None) -> Dataset:
+    where = data_dir or _usual_place(name)
+    _require_readable(name, where)
     # tensorflow-datasets logs, through absl, what it would rather have installed.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     import tensorflow_datasets as tfds
 
-    where = data_dir or _usual_place(name)
-    remedy = (
-        f"Point --data-dir at a directory that holds it, prepared as array_record, or prepare it: "
-        f"pip install tensorflow; tfds build {name} --file_format=array_record --data_dir={where}"
+    remedy, elsewhere = (
+        f"Point --data-dir at a directory that holds it, prepared as array_record, or prepare it"
+        f"{there}: pip install tensorflow; "
+        f"tfds build {name} --file_format=array_record --data_dir={place}"
+        for there, place in (("", where), (" in another directory", "DIRECTORY"))
     )
     try:
         builder: Any = tfds.builder(name, data_dir=where)
         prepared = bool(builder.info.splits)
     except Exception as error:
         raise ValueError(
-            f"the dataset {name} in {where} cannot be read: {brief(error)}. {remedy}"
+            f"the dataset {name} in {where} cannot be read: {brief(error)}. {elsewhere}"
         ) from error
     if not prepared:
         raise ValueError(f"the dataset {name} is not prepared in {where}. {remedy}")
     try:
         train, test = (_read(builder, split) for split in ("train", "test"))
-    except Exception as error:
+    except NotImplementedError as error:  # tensorflow-datasets cannot look examples up in it
         raise ValueError(
-            f"the dataset {name} in {where} is damaged: {brief(error)}. Delete {builder.data_path} "
-            f"and prepare it again. {remedy}"
+            f"the dataset {name} in {where} is prepared as {builder.info.file_format.value}, which "
+            f"cannot be read here without TensorFlow. {elsewhere}"
+        ) from error
+    except Exception as error:
+        _require_readable(name, where, is_whole=True)
+        raise ValueError(
+            f"the dataset {name} in {where} is not what its description says: {brief(error)}. "
+            f"{elsewhere}"
         ) from error
     return Dataset(
         train, test, builder.info.features["label"].num_classes, white=255, **_PREPARED[name]._asdict()
@@ -174,7 +185,24 @@ def _usual_place(name: str) -> Path:
     home = Path.home() / "tensorflow_datasets"
     beside = Path(__file__).resolve().parents[3] / "shared" / "data" / "tfds"
     places = [Path(os.environ.get("TFDS_DATA_DIR") or home), home, beside]
-    return next((place for place in places if (place / name).is_dir()), places[0])
+    return next((place for place in places if os.path.isdir(place / name)), places[0])
+
+
+def _require_readable(name: str, where: Path, is_whole: bool = False) -> None:
+    """Raises OSError, and says why, where a file of a dataset cannot be opened, or read to its end.
+
+    tensorflow-datasets takes what it may not see for absent, and the system's errors for damage.
+    """
+    try:
+        for file in files_below(where / name) if exists(where / name) else ():
+            if is_whole:
+                checksum(file)
+            else:
+                file.open("rb").close()
+    except OSError as error:
+        raise OSError(
+            f"the dataset {name} in {where} cannot be read: {reason(error)}; nothing was changed"
+        ) from error
 
 
 def _read(builder: Any, split: str) -> Examples:

@@ -60,7 +60,20 @@ _PROTOCOL_HELP = tyro.conf.arg(help=_help_of_protocols())
 _ALPHA_HELP = tyro.conf.arg(help=_help_of_alpha())
 
 
+def _with_options(config: type) -> type:
+    """Adds a setting for each option of a protocol that has none yet: None, where it is not given."""
+    for spec in SPECS.values():
+        for option in spec.options:
+            if option.name not in config.__annotations__:
+                owners = [s.name for s in SPECS.values() if option.name in {o.name for o in s.options}]
+                described = tyro.conf.arg(help=f"Of {', '.join(owners)}: {option.help}")
+                config.__annotations__[option.name] = Annotated[option.kind | None, described]
+                setattr(config, option.name, field(default=None, metadata=OPTION | _later(None)))
+    return config
+
+
 @dataclasses.dataclass(frozen=True)
+@_with_options
 class Config:
     """Train a model on several workers, with one of the protocols.
 

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 import gossip_jax as gj
+from experiments.cluster.processes import together
 from experiments.training import run
 from experiments.training.results import EpochMetrics
 from experiments.training.run import Progress, Setup
@@ -120,14 +121,16 @@ def _train_epoch(
         absences = [_absent(*of_run) for of_run in zip(setups, runs, drawn, strict=True)]
         drawn = [without(*of_run) for of_run in zip(drawn, absences, strict=True)]
         absent, share_present = _stack(absences), [1 - of_run.mean() for of_run in absences]
-    rounds, absent = program.placement.share((_stack(drawn), absent))
+    decides = _stack(drawn), absent
+    rounds, absent = program.placement.share(decides)
     inputs = jax.block_until_ready((states, shared.shards, rounds, shared.key, shared.traced, absent))
     enter("compiling")
-    program.compile_epoch(*inputs)  # ahead, so that no epoch's time holds it
+    compiled = program.compile_epoch(*inputs)  # ahead, so that no epoch's time holds it
     enter("training")
-    before = time.perf_counter()
-    states, losses, sick_from = jax.block_until_ready(program.epoch(*inputs))
-    seconds = (time.perf_counter() - before) / len(setups)
+    with together(compiled, program.placement.devices, decides, f"epoch {runs[0].epoch + 1}"):
+        before = time.perf_counter()
+        states, losses, sick_from = jax.block_until_ready(program.epoch(*inputs))
+        seconds = (time.perf_counter() - before) / len(setups)
     after = [
         progress._replace(
             state=state,

@@ -8,43 +8,46 @@ import numpy as np
 from gossip_jax.graphs._graph import Graph
 
 
-class Hop(NamedTuple):
-    """One permutation of devices, in which each sends the replica of one of its workers, at most."""
+class Ways(NamedTuple):
+    """What brings each worker what its source on a route sent: look-ups on a device, and hops.
 
-    permutation: tuple[tuple[int, int], ...]  # (source, receiver)
-    sent: np.ndarray  # int [D]: which of its replicas a device sends
-    taken: np.ndarray  # int [D]: which of its replicas takes what arrives; -1 where nothing does
+    A hop is one permutation of the devices, in which each sends the replica of one of its workers, at
+    most. All routes have as many hops, H; those that a route does not need are empty.
+    """
 
-
-class Way(NamedTuple):
-    """What brings each worker what its source on a route sent."""
-
-    local: np.ndarray  # int [W]: the replica that is a worker's source on its own device, or its own
-    hops: tuple[Hop, ...]
+    local: np.ndarray  # int [E, W]: the replica that is a worker's source on its device, or its own
+    sent: np.ndarray  # int [E, H, D]: which of its replicas a device sends
+    taken: np.ndarray  # int [E, H, D]: which of its replicas takes what arrives; -1 where none does
+    permutations: list[list[list[tuple[int, int]]]]  # [E][H]: (source, receiver) of each message
 
 
 @functools.cache
-def way(graph: Graph, route: int, num_devices: int) -> Way:
-    """How a route runs over devices, of which number d holds the workers d W / D and so on.
+def ways(graph: Graph, num_devices: int) -> Ways:
+    """How routes run over devices, of which number d holds the workers d W / D and so on.
 
     What one device sends to another goes in as few hops as there can be: as many as the most messages
-    that a device sends. What stays on a device is in no hop.
+    that a device sends on a route. What stays on a device is in no hop.
     """
-    sources = graph.sources[route]
     num_replicas = graph.num_workers // num_devices
     device, replica = np.divmod(np.arange(graph.num_workers), num_replicas)
-    is_local = device[sources] == device
-    remote = np.flatnonzero(~is_local)
-    number = _colours(device[sources[remote]], device[remote], num_devices)
-    hops = []
-    for hop in range(max(number, default=-1) + 1):
-        workers = remote[np.array(number) == hop]
-        sent, taken = np.zeros(num_devices, int), np.full(num_devices, -1)
-        sent[device[sources[workers]]] = replica[sources[workers]]
-        taken[device[workers]] = replica[workers]
-        ends = sorted(zip(device[sources[workers]].tolist(), device[workers].tolist(), strict=True))
-        hops.append(Hop(tuple(ends), sent, taken))
-    return Way(np.where(is_local, replica[sources], replica), tuple(hops))
+    is_local = device[graph.sources] == device
+    remote = [np.flatnonzero(~local) for local in is_local]
+    hop_of = [
+        np.array(_colours(device[sources[workers]], device[workers], num_devices), int)
+        for sources, workers in zip(graph.sources, remote, strict=True)
+    ]
+    shape = graph.num_routes, max((int(hops.max(initial=-1)) for hops in hop_of), default=-1) + 1
+    sent, taken = np.zeros((*shape, num_devices), int), np.full((*shape, num_devices), -1)
+    permutations: list[list[list[tuple[int, int]]]] = [
+        [[] for _ in range(shape[1])] for _ in range(shape[0])
+    ]
+    for route, (workers, hops) in enumerate(zip(remote, hop_of, strict=True)):
+        sources = graph.sources[route, workers]
+        sent[route, hops, device[sources]] = replica[sources]
+        taken[route, hops, device[workers]] = replica[workers]
+        for hop, *ends in zip(hops, device[sources].tolist(), device[workers].tolist(), strict=True):
+            permutations[route][hop].append((ends[0], ends[1]))
+    return Ways(np.where(is_local, replica[graph.sources], replica), sent, taken, permutations)
 
 
 def _colours(sources: np.ndarray, receivers: np.ndarray, num_devices: int) -> list[int]:
