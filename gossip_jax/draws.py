@@ -337,11 +337,6 @@ class _OfRoutes:
         return self.graph.num_workers
 
     @property
-    def _turns(self) -> Array:
-        """In 32 bits, as what is drawn, whatever jax_enable_x64 says."""
-        return jnp.asarray(self.graph.turns, jnp.int32)
-
-    @property
     def _numbers(self) -> list[int]:
         """How many routes are in use, in each of the rounds in which any are."""
         return np.bincount(self.graph.turns, minlength=self.graph.num_turns).tolist()
@@ -392,7 +387,7 @@ class _InTurn(_OfRoutes):
         del key
         step = as_int32("step", step)
         turn = (step // self.period - 1) % max(self.graph.num_turns, 1)
-        return self._round(self._turns == turn, step)
+        return self._round(self.graph.turns == turn, step)
 
     def route_probability(self) -> np.ndarray:
         return np.full(self.graph.num_routes, 1 / max(self.graph.num_turns, 1))
@@ -407,7 +402,7 @@ class _AtRandom(_OfRoutes):
         coin_key, turn_key = jax.random.split(jax.random.fold_in(key, step))
         talks = jax.random.uniform(coin_key, (), jnp.float32) < self.p
         turn = jax.random.randint(turn_key, (), 0, max(self.graph.num_turns, 1), jnp.int32)
-        return self._round((self._turns == turn) & talks, step, is_sure=False)
+        return self._round((self.graph.turns == turn) & talks, step, is_sure=False)
 
     def route_probability(self) -> np.ndarray:
         return np.full(self.graph.num_routes, self.p / max(self.graph.num_turns, 1))
