@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from cases import AXES, CASES, communicate
+from cases import AXES, CASES, communicate, placement
 
 import gossip_jax as gj
 from gossip_jax import metrics
@@ -19,14 +19,15 @@ def wide() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("backend", ["vmap", "pmap"])
-def test_a_moving_rate_is_exact_to_the_rounding_of_float64(backend, rng):
+@pytest.mark.parametrize("where", ["vmap", "pmap", "two a device"])
+def test_a_moving_rate_is_exact_to_the_rounding_of_float64(where, rng):
     """0.1 in float32 is 1.5e-9 off."""
-    theta = rng.uniform(-1, 1, (3, 40))
-    move = communicate(gj.elastic_gossip(0.1), gj.place(3, backend))
-    found = np.asarray(move(theta, 0 * theta, gj.Round([1, -1, -1])))
+    theta = rng.uniform(-1, 1, (4, 40))
+    move = communicate(gj.elastic_gossip(0.1), placement(where, 4))
+    peer = np.array([1, -1, 0, -1])
+    found = np.asarray(move(theta, 0 * theta, gj.Round(peer)))
     assert found.dtype == np.float64
-    want, _ = reference.elastic_gossip(0.1)(np.array([1, -1, -1]), 1, theta, 0 * theta, None)
+    want, _ = reference.elastic_gossip(0.1)(peer, 1, theta, 0 * theta, None)
     np.testing.assert_allclose(found, want, rtol=0, atol=1e-15)
 
 

@@ -48,26 +48,32 @@ def check_derivatives(function: Any, matrix: np.ndarray, rng: np.random.Generato
         )
 
 
-def moving(protocol: Any, place: gj.Placement, round: gj.Round) -> Any:
-    move = communicate(protocol, place)
+def moving(move: Any, round: gj.Round) -> Any:
     return lambda theta: move(theta, jax.tree.map(jnp.zeros_like, theta), round)
 
 
-@pytest.mark.parametrize("wire_dtype", [None, "bfloat16"])
-@pytest.mark.parametrize("where", [*PLACEMENTS, "over gloo", "two a device, over gloo"])
+@pytest.mark.parametrize(
+    ("where", "wire_dtype"),
+    [
+        *((where, None) for where in (*PLACEMENTS, "over gloo", "two a device, over gloo")),
+        *((where, "bfloat16") for where in ("vmap", "pmap")),
+        pytest.param("over gloo", "bfloat16", marks=pytest.mark.slow),
+        pytest.param("two a device", "float16", marks=pytest.mark.slow),
+    ],
+)
 def test_derivatives_of_elastic_gossip_are_those_of_its_matrix(where, wire_dtype, rng, monkeypatch):
     if where.endswith("over gloo"):
         monkeypatch.setattr(exchange, "_has_several_processes", lambda: True)
         where = "two a device" if where.startswith("two") else "pmap"
-    place, protocol = placement(where, 4), gj.elastic_gossip(ALPHA, wire_dtype=wire_dtype)
+    move = communicate(gj.elastic_gossip(ALPHA, wire_dtype=wire_dtype), placement(where, 4))
     for peer in PEERS.values():
-        check_derivatives(moving(protocol, place, gj.Round(peer)), matrix_of(peer), rng)
+        check_derivatives(moving(move, gj.Round(peer)), matrix_of(peer), rng)
 
 
 @pytest.mark.parametrize("backend", ["vmap", "pmap", "shard_map"])
 def test_the_gradient_of_the_sum_after_a_pairs_exchange_is_three_quarters_and_a_quarter(backend):
     """As issue trackers of neighbouring projects have it: [0.75, 0] where what is sent is cut off."""
-    move = moving(gj.elastic_gossip(ALPHA), gj.place(2, backend), gj.Round([1, -1]))
+    move = moving(communicate(gj.elastic_gossip(ALPHA), gj.place(2, backend)), gj.Round([1, -1]))
     gradient = jax.grad(lambda theta: move(theta)["wide"][0].sum().astype(jnp.float32))
     found = gradient(of_types(np.ones((2, 3))))
     np.testing.assert_array_equal(found["wide"], [[0.75] * 3, [0.25] * 3])
@@ -82,7 +88,8 @@ def test_derivatives_over_one_way_routes_go_back_the_other_way(where, rng, monke
     sources = [(workers + 1) % 4, (workers + 2) % 4]
     graph = gj.Graph("quarters", sources, np.full((2, 4), 0.25))
     place = placement("pmap" if where == "over gloo" else where, 4)
+    move = communicate(gj.dpsgd(wire_dtype="bfloat16"), place)
     for round in (rounds.all_routes(graph, 1), gj.in_turn(graph)(gj.keys.run_key(0), 1)):
         matrix = np.asarray(gj.mixing_matrix(round), np.float64)
         assert (matrix != matrix.T).any()
-        check_derivatives(moving(gj.dpsgd(wire_dtype="bfloat16"), place, round), matrix, rng)
+        check_derivatives(moving(move, round), matrix, rng)

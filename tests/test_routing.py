@@ -10,7 +10,7 @@ from cases import PLACEMENTS, placement
 
 import gossip_jax as gj
 from gossip_jax import exchange
-from gossip_jax.graphs.routing import way
+from gossip_jax.graphs.routing import ways
 from gossip_jax.rounds import all_routes
 
 
@@ -108,21 +108,19 @@ def test_the_hops_of_a_route_bring_each_worker_its_source_in_as_few_as_there_can
     """Played on NumPy: what is on a device is not sent, and no device sends or receives twice a hop."""
     num_replicas = graph.num_workers // num_devices
     device = np.arange(graph.num_workers) // num_replicas
-    for route in range(graph.num_routes):
-        sources = graph.sources[route]
-        local, hops = way(graph, route, num_devices)
-        found = device * num_replicas + local
+    found = ways(graph, num_devices)
+    for route, sources in enumerate(graph.sources):
+        held = device * num_replicas + found.local[route]
         is_remote = device[sources] != device
-        for hop in hops:
-            senders, receivers = zip(*hop.permutation, strict=True)
+        for hop, permutation in enumerate(found.permutations[route]):
+            senders, receivers = zip(*permutation, strict=True) if permutation else ((), ())
             assert len(set(senders)) == len(senders)
             assert len(set(receivers)) == len(receivers)
-            assert all(sender != receiver for sender, receiver in hop.permutation)
-            for sender, receiver in hop.permutation:
-                into = receiver * num_replicas + hop.taken[receiver]
+            assert set(np.flatnonzero(found.taken[route, hop] >= 0)) == set(receivers)
+            for sender, receiver in permutation:
+                into = receiver * num_replicas + found.taken[route, hop, receiver]
                 assert is_remote[into], "what is on a device is not sent"
-                found[into] = sender * num_replicas + hop.sent[sender]
-            assert set(np.flatnonzero(hop.taken >= 0)) == set(receivers)
-        np.testing.assert_array_equal(found, sources)
-        most = max(np.bincount(device[sources[is_remote]], minlength=1))
-        assert len(hops) == most, "as many as the messages of the busiest device"
+                held[into] = sender * num_replicas + found.sent[route, hop, sender]
+        np.testing.assert_array_equal(held, sources)
+        busiest = max(np.bincount(device[sources[is_remote]], minlength=1))
+        assert sum(map(bool, found.permutations[route])) == busiest, "as few hops as there can be"
