@@ -16,7 +16,12 @@ from gossip_jax.graphs.complete import matchings
 
 BACKENDS = ("vmap", "pmap", "shard_map")
 PLACEMENTS = (*BACKENDS, "two a device")
-WORKERS = (2, 3, 4, 5, *(pytest.param(number, marks=pytest.mark.slow) for number in (6, 7)), 8)
+# Of the product, each backend and each number of workers is in the default suite, and the rest is slow.
+IN_SHORT = {("vmap", 1), ("vmap", 2), ("vmap", 5), ("pmap", 3), ("pmap", 8), ("shard_map", 4)}
+BACKENDS_AND_WORKERS = [
+    pytest.param(*both, marks=() if both in IN_SHORT else pytest.mark.slow)
+    for both in itertools.product(BACKENDS, range(1, 9))
+]
 AXES = (0, 0, None)  # of `Case.one_update`: the round is shared
 
 

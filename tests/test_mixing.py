@@ -15,6 +15,14 @@ from gossip_jax import absence
 graphs = gj.graphs
 KEY = gj.keys.run_key(4)
 
+REPEATED = (
+    "a ring of two",
+    "a chain",
+    "a matching",
+    "a static exponential graph",
+    "peers over matchings",
+)
+
 # A law on a graph each, where to run it, and the order of mixing: the properties do not depend on each
 # other, so that every graph, law and place is there, and not every combination of them.
 SITUATIONS = {
@@ -87,7 +95,9 @@ def check(draw: gj.Draw, where: Any, order: Any, rng: np.random.Generator, updat
         jax.tree.map(lambda a, p, u: np.testing.assert_array_equal(a, p + u), kept, *alike)
 
 
-@pytest.mark.parametrize("name", SITUATIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in REPEATED else n for n in SITUATIONS]
+)
 def test_an_update_is_the_mixing_matrix_times_the_replicas_and_those_that_agree_stay_so(name, rng):
     make, where, order = SITUATIONS[name]
     check(make(), where, order, rng)

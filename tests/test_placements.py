@@ -17,6 +17,9 @@ import gossip_jax as gj
 from gossip_jax import rounds, traffic
 
 
+REPEATED = ("no_communication", "gossiping_sgd_pull", "dpsgd_atc")
+
+
 def values(rng: np.random.Generator, num_workers: int) -> Any:
     shapes = {"large": (200, 201), "small": (3, 4)}
     return {
@@ -31,7 +34,11 @@ def sent(program: str) -> list[Any]:
     return [i for i in everything if not i.opcode.endswith("-done")]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=pytest.mark.slow) if c.name in REPEATED else c for c in CASES],
+    ids=lambda case: case.name,
+)
 def test_eight_workers_on_four_devices_do_what_they_do_on_one(case, rng):
     params, updates, center = (values(rng, 8) for _ in range(3))
     center = jax.tree.map(lambda leaf: np.broadcast_to(leaf[:1], leaf.shape), center)
