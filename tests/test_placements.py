@@ -16,7 +16,6 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import gossip_jax as gj
 from gossip_jax import rounds, traffic
 
-
 REPEATED = ("no_communication", "gossiping_sgd_pull", "dpsgd_atc")
 
 
