@@ -17,7 +17,7 @@ from experiments.cluster.processes import (
     is_first,
     joined,
     most,
-    require_one_worker_on_cpu,
+    require_one_cpu_device,
 )
 from experiments.common import memory, numerics
 from experiments.common.cli import flag, make_console, make_cpu_devices, new_path, reported
@@ -68,8 +68,9 @@ def main() -> None:
             if config.resume is not None:
                 config = resumed(config)
             config = config.checked()
+            share = processes.share_of(config.workers)
             if config.backend in ("pmap", "shard_map") or processes.are_several:
-                make_cpu_devices(processes.share_of(config.workers))
+                make_cpu_devices(1 if processes.are_several else share)
             alike = config.settings() | numerics.here() | {"backend": config.backend}
             alike |= {"versions": versions()}
             together.enter_context(joined(processes, alike))
@@ -81,7 +82,7 @@ def run_and_show(config: Config) -> None:
     console = make_console(quiet=not is_first())
     with contextlib.ExitStack() as held:
         with reported(ValueError, OSError):
-            require_one_worker_on_cpu(config.workers)
+            require_one_cpu_device()
             out = config.resume or config.out or new_path(f"{config.dataset}-{config.protocol}")
             out = Path(from_first(str(out), "the data"))
             if config.resume is None and is_first():

@@ -74,8 +74,10 @@ def assert_alike(ours: Any, want: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_of_two_processes_is_that_of_one(tmp_path):
-    settings = ["--workers", "2", "--width", "16", "--epochs", "2", "--p", "0.5"]
+@pytest.mark.parametrize("workers", ["2", "4"])
+def test_a_run_of_two_processes_is_that_of_one(workers, tmp_path):
+    """Also where each has several workers, which are then together on its device."""
+    settings = ["--workers", workers, "--width", "16", "--epochs", "2", "--p", "0.5"]
     code, said = launch(2, *settings, "--out", str(tmp_path / "two"))
     assert code == 0, said
     assert "[0] 18 updates" in said
@@ -92,8 +94,8 @@ def test_a_run_of_two_processes_is_that_of_one(tmp_path):
     [
         (["--workers", "2", "--backend", "vmap"], "vmap runs all workers on one device"),
         pytest.param(
-            ["--workers", "4"],
-            "on CPU, each of several processes has one worker",
+            ["--workers", "4", "--backend", "pmap"],
+            "pmap puts one worker on each device",
             marks=pytest.mark.slow,
         ),
     ],

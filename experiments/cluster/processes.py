@@ -111,16 +111,15 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def require_one_worker_on_cpu(num_workers: int) -> None:
-    """Raises ValueError where several processes have several workers each, on CPU devices.
+def require_one_cpu_device() -> None:
+    """Raises ValueError where one of several processes has several CPU devices.
 
     Jax 0.10 then hangs: collectives of one process's devices wait for each other.
     """
-    processes = jax.process_count()
-    if 1 < processes < num_workers and jax.default_backend() == "cpu":
+    if jax.process_count() > 1 and jax.default_backend() == "cpu" and jax.local_device_count() > 1:
         raise ValueError(
-            f"train: on CPU, each of several processes has one worker, so there must be {num_workers} "
-            f"processes for --workers {num_workers}; got {processes}"
+            f"train: on CPU, each of several processes has one device, on which all its workers are; here "
+            f"JAX has {jax.local_device_count()}, as the environment says (JAX_NUM_CPU_DEVICES, XLA_FLAGS)"
         )
 
 
