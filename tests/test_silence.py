@@ -92,7 +92,9 @@ def test_nothing_is_exchanged_outside_a_conditional_of_an_epoch(case, backend):
     def loss(params, model_state, batch, key):
         inputs, targets = batch
         inputs = inputs + 0.1 * jax.random.normal(key, inputs.shape)
-        return jnp.mean((inputs * params["scale"] + params["shift"] - targets) ** 2), model_state
+        return jnp.mean(
+            (inputs * params["scale"][None] + params["shift"][None] - targets) ** 2
+        ), model_state
 
     optimizer = case.chain(optax.sgd(0.1, momentum=0.9, nesterov=True))
     params = {

@@ -259,7 +259,7 @@ def test_an_epoch_on_a_graph_is_a_loop_of_updates(draw):
     optimizer = optax.chain(optax.sgd(0.05, momentum=0.9), gj.dpsgd())
 
     def loss(params: Any, model_state: Any, batch: Any, key: jax.Array) -> Any:
-        return jnp.mean((params - batch) ** 2), model_state
+        return jnp.mean((params[None] - batch) ** 2), model_state
 
     state = jax.vmap(lambda x: training.init_worker(x, {}, optimizer))(jnp.eye(NUM_WORKERS))
     shard = jnp.ones((NUM_WORKERS, 6, NUM_WORKERS))  # all batches are alike, however it is shuffled
