@@ -201,6 +201,8 @@ class _Link:
         return stack[jnp.asarray(of_device)[lax.axis_index(self._workers.devices)]]
 
     def _hopped(self, message: Array, permutation: Sequence[tuple[int, int]]) -> Array:
+        if not permutation:  # another route takes more hops
+            return jnp.zeros_like(message)
         partner = dict(permutation)
         is_swap = all(partner.get(partner[one]) == one for one in partner)
         if not (self._is_over_gloo and is_swap and jnp.issubdtype(message.dtype, jnp.integer)):

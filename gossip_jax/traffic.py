@@ -40,6 +40,8 @@ def counted_routes(
 ) -> Traffic:
     """The traffic of stacked rounds (or one), in which replicas go over the routes in use.
 
+    A route in use is counted whole, also where a worker on it is away: its permutation sends all the same.
+
     Args:
       rounds: the rounds drawn.
       params: one worker's parameters, or their shapes and dtypes.
