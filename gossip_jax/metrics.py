@@ -61,7 +61,8 @@ def consensus_distance(params: Any) -> Array:
         for leaf in jax.tree.leaves(params)
         if _is_floating(leaf)
     ]
-    total = jnp.result_type(jnp.float32, *squares) if squares else jnp.float32
+    is_wide = any(square.dtype == jnp.float64 for square in squares)
+    total = jnp.float64 if is_wide else jnp.float32
     return jnp.sqrt(sum((square.astype(total) for square in squares), start=jnp.zeros((), total)))
 
 

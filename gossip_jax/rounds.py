@@ -186,7 +186,7 @@ def routes_in_use(round: Round) -> Array:
     if round.peer is None:
         return round.routes
     sources, carries = round.graph.sources, round.graph.carries
-    workers = np.broadcast_to(np.arange(round.num_workers), sources.shape)
+    workers = np.broadcast_to(np.arange(round.num_workers, dtype=np.int32), sources.shape)
     picked = jnp.broadcast_to(round.peer, sources.shape) == sources
     was_picked = round.peer[sources] == workers
     return ((picked | was_picked) & carries).any(axis=1)
@@ -204,7 +204,7 @@ def initiated(round: Round) -> Array:
     Returns:
       bool [..., W, W], false on the diagonal.
     """
-    workers, shape = np.arange(round.num_workers), (round.num_workers,) * 2
+    workers, shape = np.arange(round.num_workers, dtype=np.int32), (round.num_workers,) * 2
     if round.peer is not None:
         picked = jnp.broadcast_to(round.peer[:, None], shape) == np.broadcast_to(workers, shape)
         return picked & ~np.eye(round.num_workers, dtype=bool)

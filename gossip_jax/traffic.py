@@ -47,11 +47,10 @@ def counted_routes(
       num_devices: on how many devices the workers are, W / num_devices on each; on one each, where
       None.
     """
-    in_use, num_routes = np.asarray(routes_in_use(rounds)), rounds.graph.num_routes
-    in_use = in_use.reshape(in_use.size // max(num_routes, 1), num_routes)  # W = 1 has no route
-    times = in_use.sum(axis=0, dtype=np.int64)
-    contacts = np.asarray(in_contact(rounds)).reshape(-1, rounds.num_workers, rounds.num_workers)
-    return _of_routes(rounds.graph, times, contacts.sum().item() / 2, params, wire_dtype, num_devices)
+    in_use = np.asarray(routes_in_use(rounds))
+    times = in_use.sum(axis=tuple(range(in_use.ndim - 1)), dtype=np.int64)
+    exchanges = np.asarray(in_contact(rounds)).sum().item() / 2
+    return _of_routes(rounds.graph, times, exchanges, params, wire_dtype, num_devices)
 
 
 def expected_routes(

@@ -15,7 +15,13 @@ import gossip_jax as gj
 from gossip_jax.graphs.complete import matchings
 
 BACKENDS = ("vmap", "pmap", "shard_map")
-WORKERS = (2, 3, 4, 5, *(pytest.param(number, marks=pytest.mark.slow) for number in (6, 7)), 8)
+PLACEMENTS = (*BACKENDS, "two a device")
+# Of the product, each backend and each number of workers is in the default suite, and the rest is slow.
+IN_SHORT = {("vmap", 1), ("vmap", 2), ("vmap", 5), ("pmap", 3), ("pmap", 8), ("shard_map", 4)}
+BACKENDS_AND_WORKERS = [
+    pytest.param(*both, marks=() if both in IN_SHORT else pytest.mark.slow)
+    for both in itertools.product(BACKENDS, range(1, 9))
+]
 AXES = (0, 0, None)  # of `Case.one_update`: the round is shared
 
 
@@ -92,6 +98,22 @@ CASES = (
         pairwise=True,
     ),
     Case(
+        "dpsgd_awc",
+        "dpsgd",
+        gj.dpsgd,
+        reference.dpsgd("awc"),
+        pairwise=True,
+        conserves_sum=True,
+    ),
+    Case(
+        "dpsgd_atc",
+        "dpsgd",
+        lambda: gj.dpsgd("atc"),
+        reference.dpsgd("atc"),
+        pairwise=True,
+        conserves_sum=True,
+    ),
+    Case(
         "elastic_averaging",
         "elastic_averaging",
         lambda: gj.elastic_averaging(alpha=0.1, period=2),
@@ -101,6 +123,37 @@ CASES = (
     ),
 )
 PAIRWISE = tuple(case for case in CASES if case.pairwise)
+
+
+def placement(name: Any, num_workers: int) -> gj.Placement:
+    """One of `PLACEMENTS`."""
+    if name == "two a device":
+        assert num_workers % 2 == 0
+        return gj.place(num_workers, "shard_map", devices=jax.devices()[: num_workers // 2])
+    return gj.place(num_workers, name)
+
+
+def communicate(protocol: Any, place: gj.Placement) -> Callable[..., Any]:
+    """One update of all workers, the local one being given: `(params, updates, round) -> params`."""
+
+    def move(params: Any, updates: Any, round: gj.Round) -> Any:
+        updates, _ = protocol.update(updates, protocol.init(params), params, round=round)
+        return jax.tree.map(lambda p, u: p + u.astype(p.dtype), params, updates)
+
+    return place.map(move, AXES)
+
+
+def one_way_rounds(num_workers: int) -> dict[str, gj.Round]:
+    """Rounds of routes that are no swaps, known to be in use and not, by name."""
+    key = gj.keys.run_key(0)
+    sources = (np.arange(num_workers) - 1) % num_workers
+    shift = gj.Graph(f"shift({num_workers})", [sources], np.ones((1, num_workers)))
+    return {
+        "shift": gj.Round.of_routes(shift, np.array([True])),
+        "ring": gj.every(gj.graphs.ring(num_workers))(key, 1),
+        "exponential": gj.in_turn(gj.graphs.exponential(num_workers))(key, 1),
+        "star": gj.at_random(gj.graphs.star(num_workers), 1.0)(key, 1),
+    }
 
 
 def possible_exchanges(num_workers: int) -> set[frozenset[tuple[int, int]]]:

@@ -1,7 +1,7 @@
 """One of several processes, each with one CPU device, that train together: `test_backends_agree.py`.
 
 Run as `python multiprocess_worker.py PROCESS PROCESSES PORT OUT`; writes the parameters of its worker,
-after a run with each of the protocols, to the file OUT.
+after a run with each of the protocols and what it receives over routes of graphs, to the file OUT.
 """
 
 import sys
@@ -22,6 +22,10 @@ def main(process: int, processes: int, port: int, out: str) -> None:
 
     placement, draw = gj.place(processes, "shard_map"), gj.uniform_peers(processes, p=0.5)
     replicas = {case.name: toy.run(case, placement, draw).params for case in cases.CASES}
+    own = placement.scatter(np.arange(4.0 * processes, dtype=np.float32).reshape(processes, 4))
+    for name, round in cases.one_way_rounds(processes).items():
+        moved = cases.communicate(gj.dpsgd(), placement)(own, own, placement.share(round))
+        replicas[f"routes/{name}"] = {"": moved}
     np.savez(
         out,
         **{

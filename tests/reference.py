@@ -54,6 +54,20 @@ def gossiping_sgd_push(peer, step, params, updates, center):
     return np.stack([np.mean(replicas, axis=0) for replicas in held]) + updates, center
 
 
+def dpsgd(order: str) -> Update:
+    """https://arxiv.org/abs/1705.09056, on the contacts, with Metropolis-Hastings weights."""
+
+    def update(peer, step, params, updates, center):
+        before = params + updates if order == "atc" else params
+        new, pairs = params + updates, contacts(peer)
+        degree = [sum(i == one for i, _ in pairs) for one in range(len(peer))]
+        for i, k in pairs:
+            new[i] -= (before[i] - before[k]) / (1 + max(degree[i], degree[k]))
+        return new, center
+
+    return update
+
+
 def elastic_averaging(alpha: float, period: int) -> Update:
     def update(peer, step, params, updates, center):
         if step % period or len(peer) == 1:  # one worker alone is plain SGD

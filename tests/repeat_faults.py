@@ -28,7 +28,7 @@ ENVIRONMENT = os.environ | {
     "HOME": "/tmp",
 }
 NOBODY: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": ()}
-HANGS = 300  # seconds, after which a process is taken to
+HANGS = 1800  # seconds, after which a process is taken to
 RUN = ["--width", "8", "--epochs", "3", "--p", "0.5", "--backend", "vmap"]
 SLOW = "import time; from experiments import data, train; load = data.load\n" + (
     "data.load = lambda *given: (time.sleep({seconds}), load(*given))[1]\ntrain.main()"

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 import toy
-from cases import BACKENDS, CASES
+from cases import BACKENDS, CASES, one_way_rounds
 
 import gossip_jax as gj
 
@@ -99,7 +99,9 @@ def run_processes(processes: int, folder: Path) -> dict[str, np.ndarray]:
     return {name: np.concatenate([result[name] for result in results]) for name in results[0]}
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module", params=[2, *(pytest.param(number, marks=pytest.mark.slow) for number in (3, 4))]
+)
 def over_a_network(request, tmp_path_factory) -> tuple[int, dict[str, np.ndarray]]:
     """How many processes trained, one job for all protocols, and what they ended with."""
     folder = tmp_path_factory.mktemp("processes")
@@ -112,3 +114,15 @@ def test_processes_over_a_network_agree_with_pmap_in_one(case, over_a_network):
     draw = gj.uniform_peers(processes, p=0.5)
     want = jax.device_get(toy.run(case, gj.place(processes, "pmap"), draw).params)
     assert_close({name: results[f"{case.name}/{name}"] for name in want}, want)
+
+
+@pytest.mark.parametrize("name", one_way_rounds(2))
+def test_processes_over_a_network_receive_over_the_routes_of_graphs(name, over_a_network):
+    """Three tell a shift from its inverse, which no swap of two does."""
+    processes, results = over_a_network
+    own = np.arange(4.0 * processes).reshape(processes, 4)
+    round = one_way_rounds(processes)[name]
+    want = np.asarray(gj.mixing_matrix(round), np.float64) @ own + own
+    if name == "shift":
+        np.testing.assert_array_equal(want, np.roll(own, 1, axis=0) + own)
+    np.testing.assert_allclose(results[f"routes/{name}/"], want, rtol=0, atol=1e-5)

@@ -63,7 +63,8 @@ def test_a_spec_names_arguments_that_there_are():
 
 def test_a_protocol_has_a_row_in_cases_for_each_of_its_variants(protocol):
     rows = [case for case in CASES if case.protocol == protocol]
-    variant = inspect.signature(getattr(gj, protocol)).parameters.get("variant")
+    arguments = inspect.signature(getattr(gj, protocol)).parameters
+    variant = arguments.get("variant", arguments.get("order"))
     assert len(rows) == (len(variant.annotation.__args__) if variant else 1)
     for row in rows:
         assert isinstance(row.make(), optax.GradientTransformationExtraArgs)

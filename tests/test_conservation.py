@@ -98,13 +98,20 @@ def test_no_worker_is_special(case, rng):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_mix_adds_the_weighted_differences_for_any_weights(backend, rng):
-    """What all pairwise protocols are made of, in one line of NumPy."""
-    for num_workers in (2, 5):
-        weights = rng.uniform(-1, 1, (num_workers, num_workers)).astype(np.float32)
-        weights *= (rng.random(weights.shape) < 0.5) & ~np.eye(num_workers, dtype=bool)
+    """What the protocols are made of, in one line of NumPy; on routes that go one way, too."""
+    for graph in (gj.graphs.complete(2), gj.graphs.complete(5), gj.graphs.exponential(5)):
+        num_routes, num_workers = graph.sources.shape
+        weights = rng.uniform(-1, 1, graph.sources.shape).astype(np.float32)
+        weights *= rng.random(weights.shape) < 0.7
+        used = rng.random(num_routes) < 0.7
+        used[0] = True
         theta, updates = rng.uniform(-1, 1, (2, num_workers, 7)).astype(np.float32)
-        place = gj.place(num_workers, backend)
-        contact = (weights != 0) | (weights != 0).T
-        mixed = place.map(lambda u, theta, w, c: mix(u, theta, w, c, "workers"), (0, 0, None, None))
-        want = updates + weights @ theta - weights.sum(axis=1, keepdims=True) * theta
-        np.testing.assert_allclose(mixed(updates, theta, weights, contact), want, rtol=0, atol=4e-6)
+        round = gj.Round.of_routes(graph, used)
+        mixed = gj.place(num_workers, backend).map(
+            lambda u, theta, round, w: mix(u, theta, round, w, "workers"), (0, 0, None, None)
+        )
+        away = theta[graph.sources] - theta  # [E, W, 7]
+        want = updates + (np.where(used[:, None], weights, 0)[..., None] * away).sum(axis=0)
+        found = mixed(updates, theta, round, weights)
+        # Ten terms of up to 2, each rounded.
+        np.testing.assert_allclose(found, want, rtol=0, atol=4e-6)

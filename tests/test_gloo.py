@@ -20,7 +20,7 @@ from gossip_jax import exchange
 
 @pytest.fixture
 def over_gloo(monkeypatch):
-    monkeypatch.setattr(exchange, "_is_over_gloo", lambda axis_name: True)
+    monkeypatch.setattr(exchange, "_has_several_processes", lambda: True)
 
 
 def moved(case, num_workers, params, updates, peers, backend: Any = "pmap"):

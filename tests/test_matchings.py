@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from cases import possible_exchanges
 
-from gossip_jax.matchings import exchanges, matchings, pairs, used
+import gossip_jax as gj
+from gossip_jax import rounds
+from gossip_jax.graphs.complete import matchings
 
 
 @pytest.mark.parametrize("num_workers", range(1, 17))
@@ -26,24 +28,34 @@ def test_a_matching_is_an_involution_in_which_at_most_one_sits_out(num_workers):
     assert len(rows) == (0 if num_workers == 1 else num_workers - 1 + num_workers % 2)
 
 
-@pytest.mark.parametrize("num_workers", range(2, 10))
-def test_exchanges_are_all_matchings_and_all_pairs_each_once(num_workers):
-    partner, matching = exchanges(num_workers)
-    made = [frozenset(pairs(row)) for row in partner]
+@pytest.mark.parametrize("num_workers", range(1, 12))
+def test_the_routes_of_the_complete_graph_are_its_pairs_or_its_matchings_each_once(num_workers):
+    """Pairs for up to 8 workers, since then two who talk have nobody else send anything."""
+    graph = gj.graphs.complete(num_workers)
+    made = [frozenset(p for p in graph.pairs(e) if p[0] < p[1]) for e in range(graph.num_routes)]
     assert len(made) == len(set(made))
     assert set(made) == possible_exchanges(num_workers)
-    assert all(part <= made[number] for part, number in zip(made, matching, strict=True))
+    by_hand = {kind: gj.graphs.complete(num_workers, kind) for kind in ("pairs", "matchings")}
+    assert by_hand["pairs"].num_routes == num_workers * (num_workers - 1) // 2
+    np.testing.assert_array_equal(by_hand["matchings"].sources, matchings(num_workers))
+    assert by_hand["pairs" if num_workers <= 8 else "matchings"] == graph
 
 
-@pytest.mark.parametrize("num_workers", range(2, 10))
-def test_the_exchanges_of_a_round_hold_each_pair_in_contact_once(num_workers, rng):
-    partner, _ = exchanges(num_workers)
+@pytest.mark.parametrize("kind", ["pairs", "matchings"])
+@pytest.mark.parametrize("num_workers", [2, 3, 8, 9])
+def test_the_routes_in_use_hold_each_pair_in_contact_once_and_no_idle_route(num_workers, kind, rng):
+    graph = gj.graphs.complete(num_workers, kind)
     for share in (0.0, 0.2, 0.5, 0.9, 1.0):
-        above = np.triu(rng.random((num_workers, num_workers)) < share, 1)
-        contact = above | above.T
-        swapped = [pair for row in partner[used(contact)] for pair in pairs(row)]
-        assert sorted(swapped) == [*zip(*map(np.ndarray.tolist, np.nonzero(above)), strict=True)]
-    assert used(contact).sum() == len(matchings(num_workers)), "all in contact: whole matchings only"
+        peer = (np.arange(num_workers) + rng.integers(1, num_workers, num_workers)) % num_workers
+        round = gj.Round(np.where(rng.random(num_workers) < share, peer, -1), graph=graph)
+        contact = np.asarray(gj.in_contact(round))
+        routes = np.flatnonzero(rounds.routes_in_use(round))
+        used = [[pair for pair in graph.pairs(e) if contact[pair]] for e in routes.tolist()]
+        assert all(used), "a route in use has a contact on it"
+        assert sorted(itertools.chain(*used)) == [
+            *zip(*map(np.ndarray.tolist, np.nonzero(contact)), strict=True)
+        ]
+        assert len(routes) in round.num_routes
 
 
 def test_matchings_are_shared_and_so_cannot_be_written_to():

@@ -9,7 +9,7 @@ import optax
 import pytest
 import reference
 import toy
-from cases import AXES, BACKENDS, CASES, WORKERS, Case, random_peers, telling_peers
+from cases import AXES, BACKENDS, BACKENDS_AND_WORKERS, CASES, Case, random_peers, telling_peers
 
 import gossip_jax as gj
 
@@ -73,16 +73,29 @@ def check(case: Case, backend: Any, num_workers: int, dtype: str, rng: np.random
         assert_matches(case, jax.device_get(actual), peer, step, params, updates, center)
 
 
-@pytest.mark.parametrize("num_workers", [1, *WORKERS])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("backend", "num_workers"), BACKENDS_AND_WORKERS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_an_update_matches_the_reference(case, backend, num_workers, rng):
     check(case, backend, num_workers, "float32 and bfloat16", rng)
 
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES.keys() - {"float32 and bfloat16"}))
-@pytest.mark.parametrize("num_workers", [1, 3])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("backend", "num_workers"),
+    [
+        ("vmap", 3),
+        *(
+            pytest.param(backend, number, marks=pytest.mark.slow)
+            for backend, number in (
+                ("vmap", 1),
+                ("pmap", 1),
+                ("pmap", 3),
+                ("shard_map", 1),
+                ("shard_map", 3),
+            )
+        ),
+    ],
+)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_all_leaves_can_be_of_one_dtype_and_the_updates_of_another(
     case, backend, num_workers, dtype, rng

@@ -35,8 +35,8 @@ def optimizer_of(meta: dict[str, Any]) -> optax.GradientTransformationExtraArgs:
 
 
 def loss(params: dict[str, Any], inputs: Any, labels: Any) -> Any:
-    hidden = jnp.tanh(inputs @ params["l1.weight"].T + params["l1.bias"])
-    logits = hidden @ params["l2.weight"].T + params["l2.bias"]
+    hidden = jnp.tanh(inputs @ params["l1.weight"].T + params["l1.bias"][None])
+    logits = hidden @ params["l2.weight"].T + params["l2.bias"][None]
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
 

@@ -81,3 +81,63 @@ def test_silence_sends_nothing():
     assert traffic.silence(3).bytes_sent.tolist() == [0, 0, 0]
     silent = traffic.counted_routes(gj.Round([-1, -1, -1]), PARAMS)
     assert (silent.exchanges, silent.bytes_sent.tolist()) == (0, [0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    "graph", [gj.graphs.exponential(5), gj.graphs.ring(4), gj.graphs.star(4)], ids=str
+)
+def test_on_a_graph_who_receives_costs_its_source_a_replica(graph, rng):
+    """One way where the route is; and back, too, for a protocol whose both sides move."""
+    used = rng.random((20, graph.num_routes)) < 0.5
+    sent = np.zeros(graph.num_workers)
+    for e in np.nonzero(used)[1].tolist():
+        for source, _ in graph.pairs(e):
+            sent[source] += BYTES
+    drawn = gj.Round.of_routes(graph, used)
+    counted = traffic.counted_routes(drawn, PARAMS)
+    np.testing.assert_array_equal(counted.bytes_sent, sent)
+    assert counted.exchanges == np.asarray(gj.in_contact(drawn)).sum() / 2
+    for name, options in (("dpsgd", {"order": "awc"}), ("gossiping_sgd", {"variant": "push"})):
+        of_protocol = gj.protocols.SPECS[name].traffic(drawn, PARAMS, **options, wire_dtype=None)
+        np.testing.assert_array_equal(of_protocol.bytes_sent, sent)
+    if graph.inverse is not None:
+        both = used | used[:, graph.inverse]
+        swapped = traffic.counted_routes(gj.Round.of_routes(graph, both), PARAMS)
+        elastic = gj.protocols.SPECS["elastic_gossip"].traffic(drawn, PARAMS, wire_dtype=None)
+        np.testing.assert_array_equal(elastic.bytes_sent, swapped.bytes_sent)
+
+
+def test_where_routes_are_matchings_a_contact_costs_all_of_its_matching():
+    pairs, matchings = (
+        traffic.counted_routes(gj.Round([1, -1, -1, -1], graph=gj.graphs.complete(4, kind)), PARAMS)
+        for kind in ("pairs", "matchings")
+    )
+    assert pairs.exchanges == matchings.exchanges == 1
+    assert pairs.bytes_sent.tolist() == [BYTES, BYTES, 0, 0]
+    assert matchings.bytes_sent.tolist() == [BYTES] * 4
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        gj.uniform_peers(6, 0.2, routes="matchings"),
+        gj.pairing(9, 0.4),
+        gj.in_turn(gj.graphs.base(5), 2),
+        gj.at_random(gj.graphs.exponential(4), 0.3),
+        gj.every(gj.graphs.star(5), 3),
+    ],
+    ids=["matchings", "compiled pairing", "in turn", "at random", "every"],
+)
+def test_expected_traffic_over_routes_is_the_mean_of_what_is_counted(draw):
+    updates = 3000 * draw.period  # a whole number of turns of each of these
+    drawn = gj.training.draw_rounds(draw, gj.keys.run_key(0), 1, updates)
+    counted = traffic.counted_routes(drawn, PARAMS)
+    expected = traffic.expected_routes(draw, PARAMS, updates)
+    # A worker sends in a round at most E replicas: five standard errors of 3000 rounds of such.
+    limit = 5 * draw.graph.num_routes * BYTES / 2 * 3000**0.5
+    assert (np.abs(counted.bytes_sent - expected.bytes_sent) < limit).all()
+    assert abs(counted.exchanges - expected.exchanges) < limit / BYTES * draw.num_workers
+    silent = set(np.flatnonzero(expected.bytes_sent == 0)) == set(
+        np.flatnonzero(counted.bytes_sent == 0)
+    )
+    assert silent, "who never sends is never counted"

@@ -9,6 +9,7 @@ import optax
 import pytest
 import toy
 from cases import BACKENDS, CASES
+from hlo import collectives, computations
 
 import gossip_jax as gj
 from gossip_jax import training
@@ -197,3 +198,76 @@ def test_an_epoch_runs_where_shard_map_checks_what_varies():
     )
     found = jax.jit(mapped)(state, inputs, rounds, KEY)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, expected)
+
+
+@pytest.mark.parametrize("backend", ["vmap", "pmap"])
+def test_an_update_compiled_for_each_route_is_the_same_update(backend):
+    """Of a one-peer graph, whose one route in use is then known; and of one whose routes are not."""
+    optimizer = optax.chain(optax.sgd(0.05, momentum=0.9), gj.dpsgd())
+    plain = training.train_update(toy.loss, optimizer)
+    by_route = training.by_route(plain)
+    first = jax.device_get(training.init_worker(toy.init_params(), {}, optimizer))
+    rng = np.random.default_rng(0)
+    state = toy.stack(first, NUM_WORKERS)
+    params = {k: v + 0.1 * rng.normal(size=v.shape).astype(v.dtype) for k, v in state.params.items()}
+    state = state._replace(params=params)
+    batch = jax.tree.map(lambda leaf: leaf[:, :4], toy.shards(NUM_WORKERS))
+    place = gj.place(NUM_WORKERS, backend)
+    one, other = (place.map(update, AXES) for update in (plain, by_route))
+    one_peer = gj.in_turn(gj.graphs.exponential(NUM_WORKERS))
+    absent = np.array([False, True, False, False])
+    for round in (
+        one_peer(KEY, 1),
+        one_peer(KEY, 2),
+        gj.absence.without(one_peer(KEY, 1), absent),
+        gj.every(gj.graphs.ring(NUM_WORKERS))(KEY, 1),
+    ):
+        want, found = one(state, batch, round, KEY), other(state, batch, round, KEY)
+        # The same operations, fused otherwise.
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6), found, want)
+        assert (found[0].params["hidden"] != params["hidden"]).any()
+
+
+def test_an_update_compiled_for_each_route_has_each_route_once_and_by_itself():
+    """Each in its branch, without a conditional of its own around what is sent."""
+    optimizer = optax.chain(optax.sgd(0.05), gj.dpsgd())
+    update = training.by_route(training.train_update(toy.loss, optimizer))
+    state = toy.stack(
+        jax.device_get(training.init_worker(toy.init_params(), {}, optimizer)), NUM_WORKERS
+    )
+    batch = jax.tree.map(lambda leaf: leaf[:, :4], toy.shards(NUM_WORKERS))
+    round = gj.in_turn(gj.graphs.exponential(NUM_WORKERS))(KEY, 1)
+    placed: Any = gj.place(NUM_WORKERS, "pmap").map(update, AXES)
+    found, _ = computations(placed.lower(state, batch, round, KEY).compile().as_text())
+    sent = [i for part in found.values() for i in collectives(part) if not i.opcode.endswith("-done")]
+    assert len(sent) == 2, "one message for each of log2 4 routes: all leaves are small"
+    conditionals = [i for part in found.values() for i in part if i.opcode == "conditional"]
+    assert len(conditionals) == 1
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        gj.in_turn(gj.graphs.base(4, k=3)),
+        gj.at_random(gj.graphs.ring(4), 0.5),
+        gj.every(gj.graphs.star(4), 2),
+    ],
+    ids=["in turn", "at random", "every second"],
+)
+def test_an_epoch_on_a_graph_is_a_loop_of_updates(draw):
+    """Rounds of which it is known that none is silent, that some are, and how many routes they have."""
+    optimizer = optax.chain(optax.sgd(0.05, momentum=0.9), gj.dpsgd())
+
+    def loss(params: Any, model_state: Any, batch: Any, key: jax.Array) -> Any:
+        return jnp.mean((params - batch) ** 2), model_state
+
+    state = jax.vmap(lambda x: training.init_worker(x, {}, optimizer))(jnp.eye(NUM_WORKERS))
+    shard = jnp.ones((NUM_WORKERS, 6, NUM_WORKERS))  # all batches are alike, however it is shuffled
+    drawn = training.draw_rounds(draw, KEY, 1, 6)
+    place = gj.place(NUM_WORKERS, "vmap")
+    found, _ = place.map(training.train_epoch(loss, optimizer, 1), AXES)(state, shard, drawn, KEY)
+    update = place.map(training.train_update(loss, optimizer), AXES)
+    for t in range(6):
+        round = jax.tree.map(lambda leaf, t=t: leaf[t], drawn)
+        state, _ = update(state, shard[:, :1], round, KEY)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6), found, state)

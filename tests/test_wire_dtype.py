@@ -19,6 +19,7 @@ from experiments.training import loop, run
 from experiments.training.program import Programs
 from gossip_jax import traffic
 
+NARROWER = [name for name in ("float8_e4m3fn", "float8_e8m0fnu", "float4_e2m1fn") if hasattr(jnp, name)]
 PROTOCOLS = {
     "elastic_gossip": (
         lambda wire: gj.elastic_gossip(0.3, wire_dtype=wire),
@@ -101,11 +102,53 @@ def test_half_as_wide_is_half_the_bytes():
     np.testing.assert_array_equal(2 * half.bytes_sent, whole.bytes_sent)
 
 
-@pytest.mark.parametrize("wire_dtype", ["int8", "fp99", 3, jnp.int32])
-def test_a_wire_type_that_is_not_floating_point_is_refused(wire_dtype):
-    for make, _ in PROTOCOLS.values():
-        with pytest.raises(ValueError, match=r"wire_dtype must be a type of floating point.*got"):
+@pytest.mark.parametrize(
+    "wire_dtype",
+    ["int8", "fp99", 3, jnp.int32, "float64", *NARROWER],
+    ids=str,
+)
+def test_a_type_that_replicas_cannot_be_sent_in_is_refused_by_the_factory(wire_dtype):
+    """No integers; and no floats of 8 bits and fewer, which make NaN of 500 or of what is negative."""
+    for make in (*(make for make, _ in PROTOCOLS.values()), lambda wire: gj.dpsgd(wire_dtype=wire)):
+        with pytest.raises(
+            ValueError, match=r"wire_dtype must be one of bfloat16, float16, float32, or None; got"
+        ):
             make(wire_dtype)
+
+
+@pytest.mark.parametrize("wire_dtype", ["bfloat16", "float16", jnp.bfloat16, np.float16, "float32"])
+def test_a_wire_type_can_be_given_by_name_or_as_a_type(wire_dtype):
+    gj.elastic_gossip(0.5, wire_dtype=wire_dtype)
+
+
+# What a float32 can be, finite: its largest (3.4e38), what float16 has no room for, its smallest ones.
+FINITE = [70_000.0, -65_520.0, 3.4e38, -3.4e38, 1e-45, -1e-40, 6e-8, 0.0, -0.0, 1.0, -300.0]
+
+
+@pytest.mark.parametrize("wire_dtype", ["bfloat16", "float16", "float32", None])
+@pytest.mark.parametrize("backend", ["vmap", "pmap"])
+def test_no_finite_replica_becomes_infinite_or_nan_by_being_sent(backend, wire_dtype):
+    """α = ¼ of the difference of two, which is finite itself: beyond the wire type is its largest."""
+    theta = np.stack([np.array(FINITE, np.float32) / 2, np.array(FINITE, np.float32)[::-1] / 4])
+    moved = communicate(gj.elastic_gossip(0.25, wire_dtype=wire_dtype), backend, 2)(
+        theta, gj.Round([1, -1])
+    )
+    assert np.isfinite(moved).all()
+    largest = float(jnp.finfo(wire_dtype or "float32").max)
+    sent = np.clip(theta.astype(np.float64), -largest, largest)
+    want = theta + 0.25 * (sent[::-1] - sent)
+    if wire_dtype in (None, "float32"):
+        np.testing.assert_allclose(moved, want, rtol=1e-6, atol=1e-38)
+    else:  # 8 significant bits of the larger of the two, and what float16 has no normal number for
+        size = np.abs(sent).max(axis=0, keepdims=True)
+        assert (np.abs(moved - want) <= 2**-8 * size + 2**-14).all()
+
+
+def test_what_is_infinite_or_nan_stays_so_in_the_wire_type():
+    theta = np.array([[np.inf, -np.inf, np.nan], [1, 1, 1]], np.float32)
+    for wire_dtype in ("bfloat16", "float16"):
+        move = communicate(gj.elastic_gossip(0.5, wire_dtype=wire_dtype), "vmap", 2)
+        assert not np.isfinite(move(theta, gj.Round([1, -1]))).any()
 
 
 @pytest.mark.slow

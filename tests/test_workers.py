@@ -9,11 +9,22 @@ from cases import BACKENDS
 import gossip_jax as gj
 
 
-def test_auto_takes_pmap_where_there_are_enough_devices_and_else_vmap():
+def test_auto_has_as_many_devices_as_can_share_the_workers_equally():
+    """pmap with one worker a device, shard_map with several, and vmap with all on one."""
     assert len(jax.devices()) == 8
-    assert gj.place(8).backend == "pmap"
-    assert gj.place(9).backend == "vmap"
+    for num_workers, backend, devices in (
+        (8, "pmap", 8),
+        (3, "pmap", 3),
+        (16, "shard_map", 8),
+        (9, "shard_map", 3),
+        (14, "shard_map", 7),
+        (11, "vmap", 1),
+    ):
+        placement = gj.place(num_workers)
+        assert (placement.backend, len(placement.devices)) == (backend, devices)
+        assert placement.workers_per_device == num_workers // devices
     assert gj.place(2, devices=jax.devices()[:1]).backend == "vmap"
+    assert gj.place(8, devices=jax.devices()[:4]).workers_per_device == 2
 
 
 @pytest.mark.parametrize("backend", ["pmap", "shard_map"])

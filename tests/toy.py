@@ -28,7 +28,7 @@ def shards(num_workers: int) -> tuple[np.ndarray, np.ndarray]:
 
 def loss(params: Any, model_state: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, Any]:
     inputs, labels = batch
-    hidden = jax.nn.relu(inputs @ params["hidden"] + params["bias"])
+    hidden = jax.nn.relu(inputs @ params["hidden"] + params["bias"][None])
     kept = jax.random.bernoulli(key, 0.8, hidden.shape)
     logits = jnp.where(kept, hidden / 0.8, 0) @ params["out"]
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), model_state

@@ -42,7 +42,8 @@ class Graph:
     ):
         """Checks the routes, and keeps them read-only."""
         self.name = name
-        self.sources = read_only(np.array(sources, np.int64))
+        # Routes and turns in 32 bits, as rounds are, so that the two meet under jax_enable_x64, too.
+        self.sources = read_only(np.array(sources, np.int32))
         if self.sources.ndim != 2 or self.sources.shape[1] == 0:
             raise ValueError(
                 f"Graph: sources must have shape [E, W], with W of 1 or more; got {self.sources.shape}"
@@ -55,7 +56,7 @@ class Graph:
                 f"Graph: each row of sources must be a permutation of the {num_workers} workers; row "
                 f"{wrong} is {self.sources[wrong].tolist()}"
             )
-        self.turns = read_only(np.arange(num_routes) if turns is None else np.array(turns, np.int64))
+        self.turns = read_only(np.array(range(num_routes) if turns is None else turns, np.int32))
         steps = np.diff(np.concatenate([[-1], self.turns.ravel(), [self.turns.max(initial=-1) + 1]]))
         if self.turns.shape != (num_routes,) or not np.isin(steps, (0, 1)).all() or steps[0] != 1:
             raise ValueError(
@@ -120,7 +121,7 @@ class Graph:
         A graph with it is undirected, route by route: who can send to a worker can hear from it.
         """
         number = {row.tobytes(): index for index, row in enumerate(self.sources)}
-        found = [number.get(np.argsort(row).tobytes()) for row in self.sources]
+        found = [number.get(np.argsort(row).astype(row.dtype).tobytes()) for row in self.sources]
         if any(index is None for index in found):
             return None
         return read_only(np.array(found, np.int64))

@@ -29,7 +29,7 @@ def ways(graph: Graph, num_devices: int) -> Ways:
     that a device sends on a route. What stays on a device is in no hop.
     """
     num_replicas = graph.num_workers // num_devices
-    device, replica = np.divmod(np.arange(graph.num_workers), num_replicas)
+    device, replica = np.divmod(np.arange(graph.num_workers, dtype=np.int32), num_replicas)
     is_local = device[graph.sources] == device
     remote = [np.flatnonzero(~local) for local in is_local]
     hop_of = [
@@ -37,7 +37,8 @@ def ways(graph: Graph, num_devices: int) -> Ways:
         for sources, workers in zip(graph.sources, remote, strict=True)
     ]
     shape = graph.num_routes, max((int(hops.max(initial=-1)) for hops in hop_of), default=-1) + 1
-    sent, taken = np.zeros((*shape, num_devices), int), np.full((*shape, num_devices), -1)
+    sent, taken = np.zeros((2, *shape, num_devices), np.int32)
+    taken -= 1
     permutations: list[list[list[tuple[int, int]]]] = [
         [[] for _ in range(shape[1])] for _ in range(shape[0])
     ]
