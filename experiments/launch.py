@@ -89,7 +89,7 @@ class _Child:
     """A process whose output is passed on line by line."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], name: str):
-        self.name, self._error = name, ""
+        self.name, self._has_said_why = name, False
         self._process = subprocess.Popen(
             command,
             env={**environment, "PYTHONUNBUFFERED": "1"},
@@ -108,8 +108,10 @@ class _Child:
     def _pass_on(self, source: Any, target: Any) -> None:
         with source:
             for line in source:
+                if line.startswith("[Gloo]"):  # a line for each pair that is connected
+                    continue
                 if line.startswith("error: "):
-                    self._error = line.removeprefix("error: ").strip()
+                    self._has_said_why = True
                 target.write(f"[{self.name}] {line}")
                 target.flush()
 
@@ -128,7 +130,7 @@ class _Child:
         code = self._process.returncode
         if code < 0:
             return f"was ended by {signal.Signals(-code).name}"
-        return f"failed: {self._error}" if self._error else f"failed with exit code {code}"
+        return "failed, as it says above" if self._has_said_why else f"failed with exit code {code}"
 
     def signal(self, number: int) -> None:
         """Sends it a signal, if it still runs."""

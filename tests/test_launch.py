@@ -34,7 +34,7 @@ def test_one_that_fails_ends_all_and_its_message_comes_last(capfd, monkeypatch):
     assert launch.run([SLEEP, fails, SLEEP]) == 7
     assert capfd.readouterr().err.splitlines() == [
         "[1] error: no disk",
-        "error: process 1 failed: no disk",
+        "error: process 1 failed, as it says above",
     ]
 
 

@@ -3,7 +3,7 @@
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from experiments.links.records import LinkRecord
 from experiments.report.grids import points
@@ -30,69 +30,63 @@ class Finding(NamedTuple):
     verdict: Verdict
 
 
-class Requirement(Protocol):
+class Evidence(NamedTuple):
+    """What a requirement is decided by."""
+
+    runs: dict[str, RowRuns]  # of the rows that are needed, by their label
+    links: Sequence[LinkRecord]  # what was measured over slow links
+    confidence: float  # of the interval
+
+
+Decision = tuple[str, str, str, Verdict]
+"""What is found, its interval, what that rests on, and the verdict."""
+
+
+@dataclass(frozen=True)
+class Requirement:
     """Something asked of rows of one table."""
 
-    @property
-    def text(self) -> str:
-        """What is compared."""
-        ...
-
-    @property
-    def table(self) -> str:
-        """The table's name."""
-        ...
+    text: str  # what is compared
+    table: str  # the table's name
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The rows that are needed, at the thesis's length."""
-        ...
+        raise NotImplementedError
 
     @property
     def asked(self) -> str:
         """The bound, in words."""
-        ...
+        raise NotImplementedError
 
-    def decide(
-        self, runs: dict[str, RowRuns], links: Sequence[LinkRecord], confidence: float
-    ) -> tuple[str, str, str, Verdict]:
-        """From runs to what is found, its interval, what that rests on, and the verdict.
-
-        Args:
-          runs: of the rows that are needed, by their label.
-          links: what was measured over slow links.
-          confidence: of the interval.
-        """
-        ...
+    def decide(self, evidence: Evidence) -> Decision:
+        """What is found, its interval, what that rests on, and the verdict."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(Requirement):
     """`Σ c · accuracy > bound`: by an interval wholly above the bound, or wholly below."""
 
-    text: str
-    table: str
     weights: dict[str, float]  # label -> c
     bound: float
     figure: str = "rank0_accuracy"
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """As of every requirement."""
+        """The rows that it weighs are needed."""
         return tuple(self.weights)
 
     @property
     def asked(self) -> str:
-        """As of every requirement."""
+        """The sum is to lie above the bound."""
         return f"> {points(self.bound)} points"
 
-    def decide(
-        self, runs: dict[str, RowRuns], links: Sequence[LinkRecord], confidence: float
-    ) -> tuple[str, str, str, Verdict]:
-        """As of every requirement."""
-        terms = [(c, runs[label].figures(self.figure)) for label, c in self.weights.items()]
-        noise = SEED_NOISE.get(next(iter(runs.values())).table.group)
-        interval = contrast(terms, confidence, noise)
+    def decide(self, evidence: Evidence) -> Decision:
+        """The interval over seeds decides."""
+        terms = [(c, evidence.runs[label].figures(self.figure)) for label, c in self.weights.items()]
+        noise = SEED_NOISE.get(next(iter(evidence.runs.values())).table.group)
+        interval = contrast(terms, evidence.confidence, noise)
         verdict = Verdict.UNDECIDED
         if interval.low > self.bound:
             verdict = Verdict.HOLDS
@@ -103,70 +97,62 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class ShareOfBytes:
+class ShareOfBytes(Requirement):
     """A row sends at most such a share of All-reduce's bytes. They are counted: no chance is in it."""
 
-    text: str
-    table: str
     row: str
     at_most: float
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """As of every requirement."""
+        """The one row is needed."""
         return (self.row,)
 
     @property
     def asked(self) -> str:
-        """As of every requirement."""
+        """The share is to be no larger."""
         return f"≤ {self.at_most:.0%}"
 
-    def decide(
-        self, runs: dict[str, RowRuns], links: Sequence[LinkRecord], confidence: float
-    ) -> tuple[str, str, str, Verdict]:
-        """As of every requirement."""
-        share = float(runs[self.row].figures("share_of_all_reduce_bytes").mean())
+    def decide(self, evidence: Evidence) -> Decision:
+        """The bytes that were counted decide."""
+        share = float(evidence.runs[self.row].figures("share_of_all_reduce_bytes").mean())
         verdict = Verdict.HOLDS if share <= self.at_most else Verdict.FAILS
         return f"{share:.1%}", "", "counted", verdict
 
 
 @dataclass(frozen=True)
-class SlowLink:
+class SlowLink(Requirement):
     """Ten times All-reduce's updates a second, or more, where a link carries 100 Mbit/s.
 
     Where that has not been measured, what is found is the rate of a link that would carry a worker's
     bytes in the time that the run took to compute: much below it, the network is the bottleneck.
     """
 
-    text: str
-    table: str
     gossip: str
     all_reduce: str
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """As of every requirement."""
+        """Both rows are needed."""
         return self.gossip, self.all_reduce
 
     @property
     def asked(self) -> str:
-        """As of every requirement."""
+        """So many times the updates are asked for."""
         return f"{_TIMES} times {self.all_reduce}'s updates/s, measured at 100 Mbit/s"
 
-    def decide(
-        self, runs: dict[str, RowRuns], links: Sequence[LinkRecord], confidence: float
-    ) -> tuple[str, str, str, Verdict]:
-        """As of every requirement."""
-        measured = [_over_a_slow_link(runs[label], links) for label in self.labels]
+    def decide(self, evidence: Evidence) -> Decision:
+        """What was measured over a slow link decides."""
+        measured = [_over_a_slow_link(evidence.runs[label], evidence.links) for label in self.labels]
         if None not in measured:
             gossip, all_reduce = (record.updates_per_second for record in measured if record)
             verdict = Verdict.HOLDS if gossip >= _TIMES * all_reduce else Verdict.FAILS
             found = f"{gossip / all_reduce:.1f} times ({gossip:.2g} / {all_reduce:.2g} updates/s)"
             return found, "", "measured once", verdict
         rates = [
-            runs[label].figures("bytes_sent_per_worker").mean()
-            / runs[label].figures("updates").mean()
-            * runs[label].figures("updates_per_second").mean()
+            evidence.runs[label].figures("bytes_sent_per_worker").mean()
+            / evidence.runs[label].figures("updates").mean()
+            * evidence.runs[label].figures("updates_per_second").mean()
             for label in self.labels
         ]
         found = "; ".join(f"{8 * rate / 1e9:.2g} Gbit/s" for rate in rates)
@@ -191,5 +177,5 @@ def judge(requirement: Requirement, results: Results, confidence: float) -> Find
     if missing:
         found = "", "", f"not run: {', '.join(missing)}", Verdict.UNDECIDED
     else:
-        found = requirement.decide(runs, results.links, confidence)
+        found = requirement.decide(Evidence(runs, results.links, confidence))
     return Finding(requirement.text, requirement.asked, *found)
