@@ -22,8 +22,8 @@ def stacked(
     mesh, so that who talks sends its replica to its peer, and nobody else sends anything. Further axes
     of the mesh, Auto or Explicit, stay what they are, so a replica can be divided over several devices.
 
-    A mesh with Explicit axes needs `jax.set_mesh`, here as everywhere in JAX: what depends on no argument,
-    such as the first momentum, has no mesh without it.
+    A mesh with Explicit axes needs `jax.set_mesh`, here as everywhere in JAX: what depends on no
+    argument, such as the first momentum, has no mesh without it.
 
     Args:
       transformation: a protocol, or an optimizer chained with one, on one worker's values.

@@ -40,14 +40,15 @@ def counted_routes(
 ) -> Traffic:
     """The traffic of stacked rounds (or one), in which replicas go over the routes in use.
 
-    A route in use is counted whole, also where a worker on it is away: its permutation sends all the same.
+    A route in use is counted whole, also where a worker on it is away: its permutation sends all the
+    same.
 
     Args:
       rounds: the rounds drawn.
       params: one worker's parameters, or their shapes and dtypes.
       wire_dtype: the type that they are sent in; their own, where None.
-      num_devices: on how many devices the workers are, W / num_devices on each; on one each, where
-      None.
+      num_devices: on how many devices the workers are, W / num_devices on each; where None, on
+        one each.
     """
     in_use = np.asarray(routes_in_use(rounds))
     times = in_use.sum(axis=tuple(range(in_use.ndim - 1)), dtype=np.int64)

@@ -118,7 +118,7 @@ def require_one_cpu_device() -> None:
     """
     if jax.process_count() > 1 and jax.default_backend() == "cpu" and jax.local_device_count() > 1:
         raise ValueError(
-            f"train: on CPU, each of several processes has one device, with all its workers on it; this "
+            f"train: on CPU, each of several processes has one device, with all its workers; this "
             f"one has {jax.local_device_count()}, as JAX_NUM_CPU_DEVICES or XLA_FLAGS say"
         )
 
