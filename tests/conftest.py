@@ -26,6 +26,8 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+# Tests read the names of operations, too.
+jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
 jax.config.update("jax_compilation_cache_max_size", 2**30)  # a bound also has it take a lock
 # float32 meeting bfloat16 must be an error, not a wider parameter.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
