@@ -69,7 +69,7 @@ def receive(
 
     def talk(totals: list[Array]) -> list[Array]:
         done = list(totals)
-        for part in wire.chunks(leaves):
+        for part in wire.chunks(leaves) if link.is_sent else [list(range(len(leaves)))]:
             combined = functools.partial(_combined, combine, link, [leaves[i] for i in part])
             of_part = _over_routes(combined, [totals[i] for i in part], in_use, numbers, link)
             for i, total in zip(part, of_part, strict=True):
@@ -110,7 +110,8 @@ def _over_routes(
         if link.is_sent or num_routes <= _UNROLLED:
             return functools.reduce(combined, range(num_routes), totals)
         return lax.fori_loop(0, num_routes, lambda route, totals: combined(totals, route), totals)
-    if max(numbers) == 1:
+    # A look-up within a device stays in a conditional: fused with the update, it would copy parameters.
+    if max(numbers) == 1 and link.is_sent:
         return combined(totals, in_use.argmax())
     in_order, count = jnp.argsort(~in_use, stable=True), in_use.sum()
 

@@ -109,7 +109,9 @@ def train_epoch(
     Raises:
       ValueError: when the epoch is traced, the rounds are not stacked, or too many for the shard.
     """
-    of_route = by_route(wrap(train_update(loss, optimizer)))
+    update = wrap(train_update(loss, optimizer))
+    # On CPU nothing travels while something else is computed, and the branches would copy the state.
+    of_route = update if jax.default_backend() == "cpu" else by_route(update)
 
     def epoch(state: WorkerState, shard: Any, rounds: Round, key: Array) -> tuple[WorkerState, Array]:
         if rounds.step.ndim != 1:
