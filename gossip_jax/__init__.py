@@ -54,3 +54,8 @@ __all__ = [
     "uniform_peers",
     "worker_index",
 ]
+
+
+def __dir__() -> list[str]:
+    """What is public, and nothing else."""
+    return sorted([*__all__, "__version__"])
