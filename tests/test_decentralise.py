@@ -220,3 +220,26 @@ def test_an_optimizer_with_parameters_of_its_own_is_refused_wherever_it_is(name)
         with pytest.raises(ValueError, match=message):
             gj.decentralise(optimizer, gj.elastic_gossip(0.5), DRAW).init(jnp.zeros(3))
     gj.decentralise(local, gj.all_reduce(), DRAW).init(jnp.zeros(3))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("is_placed", [True, False])
+def test_a_step_whose_optimizer_state_is_placed_is_compiled_once(backend, is_placed, caplog):
+    """As in the README: parameters and optimizer state are replicated alike."""
+    optimizer = gj.decentralise(optax.sgd(0.1, momentum=0.5), gj.elastic_gossip(0.3), DRAW)
+    workers = gj.place(W, backend)
+
+    def step(params, state):
+        updates, state = optimizer.update(params, state, params)
+        return optax.apply_updates(params, updates), state
+
+    mapped = workers.map(step, (0, 0))
+    params = workers.replicate(jnp.ones(3))
+    state = jax.vmap(optimizer.init)(jnp.ones((W, 3)))
+    if is_placed:
+        state = workers.replicate(optimizer.init(jnp.ones(3)))
+    params, state = mapped(params, state)
+    with jax.log_compiles():
+        mapped(params, state)
+    compiled_anew = any("Compiling" in record.getMessage() for record in caplog.records)
+    assert compiled_anew == (not is_placed)
