@@ -2,6 +2,7 @@
 
 from gossip_jax import absence, graphs, health, keys, metrics, protocols, spec, traffic, training
 from gossip_jax.axis import worker_index
+from gossip_jax.decentralise import DecentralisedState, decentralise
 from gossip_jax.draws import Draw, at_random, every, in_turn, pairing, uniform_peers
 from gossip_jax.graphs import Graph
 from gossip_jax.mixing import mixing_matrix
@@ -18,6 +19,7 @@ from gossip_jax.workers import IdleDevicesWarning, Placement, place
 __version__ = "0.1.0"
 
 __all__ = [
+    "DecentralisedState",
     "Draw",
     "ElasticAveragingState",
     "Graph",
@@ -27,6 +29,7 @@ __all__ = [
     "absence",
     "all_reduce",
     "at_random",
+    "decentralise",
     "dpsgd",
     "elastic_averaging",
     "elastic_gossip",
@@ -51,3 +54,8 @@ __all__ = [
     "uniform_peers",
     "worker_index",
 ]
+
+
+def __dir__() -> list[str]:
+    """What is public, and nothing else."""
+    return sorted([*__all__, "__version__"])

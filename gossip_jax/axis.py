@@ -89,6 +89,16 @@ def worker_index(axis_name: AxisName = "workers") -> Array:
     return bound(axis_name).worker()
 
 
+def shared(value: Any, axis_name: AxisName) -> Array:
+    """A value that is equal on all workers, as one that `jax.vmap` knows to be so.
+
+    What is decided by it stays a conditional: vmap has all branches run where each worker has a
+    predicate of its own. Between devices, nothing is sent.
+    """
+    replicas = bound(axis_name).replicas
+    return value if replicas is None else lax.pmax(value, replicas)
+
+
 def _size(name: Any) -> int | None:
     try:
         return None if name is None else lax.axis_size(name)

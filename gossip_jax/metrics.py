@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 
@@ -34,19 +35,22 @@ def num_correct(
     return lax.scan(score, jnp.int32(0), batches)[0]
 
 
-@jax.jit
 def mean_replica(params: Any) -> Any:
     """The mean over workers of stacked parameters: leaves [W, ...] become [...].
 
     It is taken in the leaf's own type, and in float32 at least. What is not of floating point, such as
-    counts and keys, is worker 0's.
+    counts and keys, is worker 0's. What is no array, such as a function in a module, stays as it is.
     """
-    return jax.tree.map(
-        lambda leaf: _mean(leaf).astype(leaf.dtype) if _is_floating(leaf) else leaf[0], params
-    )
+    leaves, structure = jax.tree.flatten(params)
+    means = iter(_means([leaf for leaf in leaves if _is_array(leaf)]))
+    return structure.unflatten([next(means) if _is_array(leaf) else leaf for leaf in leaves])
 
 
 @jax.jit
+def _means(leaves: list[Array]) -> list[Array]:
+    return [_mean(leaf).astype(leaf.dtype) if _is_floating(leaf) else leaf[0] for leaf in leaves]
+
+
 def consensus_distance(params: Any) -> Array:
     """How far the replicas are apart: `sqrt(mean_i ‖θ_i - θ̄‖²)`, θ̄ the mean replica.
 
@@ -56,14 +60,24 @@ def consensus_distance(params: Any) -> Array:
     Returns:
       A scalar of the parameters' type, and of float32 at least.
     """
+    return _distance(
+        [leaf for leaf in jax.tree.leaves(params) if _is_array(leaf) and _is_floating(leaf)]
+    )
+
+
+@jax.jit
+def _distance(leaves: list[Array]) -> Array:
     squares = [
         jnp.mean(jnp.sum(jnp.square(_wide(leaf) - _mean(leaf)[None]), axis=range(1, leaf.ndim)))
-        for leaf in jax.tree.leaves(params)
-        if _is_floating(leaf)
+        for leaf in leaves
     ]
     is_wide = any(square.dtype == jnp.float64 for square in squares)
     total = jnp.float64 if is_wide else jnp.float32
     return jnp.sqrt(sum((square.astype(total) for square in squares), start=jnp.zeros((), total)))
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray)
 
 
 def _is_floating(leaf: Array) -> bool:

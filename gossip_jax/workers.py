@@ -18,7 +18,7 @@ from jax.sharding import (
     SingleDeviceSharding,
 )
 
-from gossip_jax import axis, checks
+from gossip_jax import _mapping, axis, checks
 
 Backend = Literal["auto", "pmap", "vmap", "shard_map"]
 
@@ -204,20 +204,25 @@ class Placement:
           The compiled function; all its results are stacked, [W, ...].
 
         Raises:
-          ValueError: `in_axes` holds something other than 0 and None.
+          ValueError: `in_axes` holds something other than 0 and None; when the function is called, the
+            arguments do not fit it, one has a leading axis that is not W, a result is no array, or the
+            function changes an nnx module whose change would be lost.
         """
         in_axes = (in_axes,) if isinstance(in_axes, int) else tuple(in_axes)
         donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
         if any(axis not in (0, None) for axis in in_axes):
             raise ValueError(f"map: in_axes must hold 0 or None for each argument; got {in_axes}")
+        function = _mapping.of_worker(function)
         if self.mesh is None:
             mapped = jax.vmap(function, in_axes, axis_name=self.axis_name, axis_size=self.num_workers)
+            mapped = _mapping.of_whole(mapped, in_axes, self.num_workers)
             return jax.jit(mapped, donate_argnums=donate)
         # Of several processes, pmap takes and returns each one's part only; it is the same program as
         # shard_map's, with all of every array, which serves instead.
         if self.backend == "pmap" and not self.has_several_processes:
             return _Pmapped(self, function, in_axes, donate)
-        return jax.jit(self._sharded(function, in_axes), donate_argnums=donate)
+        mapped = _mapping.of_whole(self._sharded(function, in_axes), in_axes, self.num_workers)
+        return jax.jit(mapped, donate_argnums=donate)
 
     def _sharded(
         self, function: Callable[..., Any], in_axes: tuple[int | None, ...]
@@ -361,6 +366,7 @@ class _Pmapped:
         donate: tuple[int, ...],
     ):
         # pmap wants something to map over, also where all arguments are shared.
+        self._in_axes, self._num_workers = in_axes, placement.num_workers
         is_all_shared = all(axis is None for axis in in_axes)
         self._leading = (np.arange(placement.num_workers),) if is_all_shared else ()
 
@@ -370,8 +376,14 @@ class _Pmapped:
                 None if axis is None else argument.unflatten([axis] * argument.num_leaves)
                 for axis, argument in zip(in_axes, structure.children(), strict=True)
             )
+
+            def of_worker(*arguments: Any) -> Any:
+                if jax.lax.axis_size(placement.axis_name) != self._num_workers:
+                    raise ValueError  # pmap itself takes fewer; `_tried` says what is wrong
+                return function(*arguments[len(self._leading) :])
+
             return jax.pmap(
-                lambda *arguments: function(*arguments[len(self._leading) :]),
+                of_worker,
                 in_axes=(0,) * len(self._leading) + tuple(axes),
                 donate_argnums=tuple(len(self._leading) + index for index in donate),
                 axis_name=placement.axis_name,
@@ -380,9 +392,21 @@ class _Pmapped:
 
         self._mapped = mapped
 
-    def __call__(self, *arguments: Any) -> Any:
-        return self._mapped(jax.tree.structure(arguments))(*self._leading, *arguments)
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._tried(lambda mapped: mapped(*self._leading, *arguments), arguments, keywords)
 
-    def lower(self, *arguments: Any) -> Any:
+    def lower(self, *arguments: Any, **keywords: Any) -> Any:
         """As of a jitted function."""
-        return self._mapped(jax.tree.structure(arguments)).lower(*self._leading, *arguments)
+        return self._tried(lambda mapped: mapped.lower(*self._leading, *arguments), arguments, keywords)
+
+    def _tried(
+        self, use: Callable[[Any], Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Any:
+        try:
+            if keywords:
+                raise ValueError
+            return use(self._mapped(jax.tree.structure(arguments)))
+        except (TypeError, ValueError):
+            # Looked at afterwards, so that a call that is right does not cost more.
+            _mapping.check_arguments(arguments, keywords, self._in_axes, self._num_workers)
+            raise

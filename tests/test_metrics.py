@@ -1,5 +1,6 @@
 """Accuracy scores every example; disagreement is what its formula says."""
 
+import equinox
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,3 +51,37 @@ def test_replicas_that_agree_are_at_no_distance():
     params = {"kernel": jnp.ones((4, 3)), "none": {}}
     assert metrics.consensus_distance(params) == 0
     assert metrics.consensus_distance({}) == 0
+
+
+def test_only_what_is_of_floating_point_is_averaged():
+    params = {
+        "kernel": jnp.array([[1.0], [3.0]]),
+        "count": jnp.array([16777217, 5]),  # which float32 cannot hold
+        "flag": jnp.array([True, False]),
+        "key": jax.random.split(jax.random.key(0)),
+        "none": None,
+    }
+    mean = metrics.mean_replica(params)
+    assert mean["kernel"] == 2
+    assert (mean["count"], mean["count"].dtype) == (16777217, jnp.int32)
+    assert mean["flag"]
+    assert mean["flag"].dtype == bool
+    assert mean["key"] == params["key"][0]
+    assert mean["none"] is None
+    assert metrics.consensus_distance(params) == 1
+
+
+def test_a_module_with_static_fields_and_functions_has_a_mean_that_can_be_called():
+    keys = jax.random.split(jax.random.key(0), 3)
+
+    @equinox.filter_vmap
+    def make(key):
+        return equinox.nn.MLP(2, 1, width_size=4, depth=1, key=key)
+
+    params = make(keys)
+    mean = metrics.mean_replica(params)
+    assert mean(jnp.ones(2)).shape == (1,)
+    np.testing.assert_allclose(
+        mean.layers[0].weight, params.layers[0].weight.mean(axis=0), rtol=0, atol=1e-6
+    )
+    assert metrics.consensus_distance(params) > 0.1

@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-PLACED = "gj.place(num_workers=4).map(step, in_axes=(0, 0, 0, None))"
-BARE = '{}(step, axis_name="workers", in_axes=(0, 0, 0, None))'
+PLACED = "workers.map(step, in_axes=(0, 0, 0))"
+BARE = '{}(step, axis_name="workers", in_axes=(0, 0, 0))'
 
 
 @functools.cache  # it takes a process of its own

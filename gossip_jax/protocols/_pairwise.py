@@ -9,6 +9,7 @@ from jax import Array
 
 from gossip_jax import checks, exchange
 from gossip_jax.protocols import _arguments
+from gossip_jax.protocols._protocol import Protocol
 from gossip_jax.rounds import Round
 
 Weights = Callable[[Round], tuple[Round, Array]]
@@ -22,7 +23,7 @@ def mixing(
     axis_name: str,
     wire_dtype: Any = None,
     order: Literal["awc", "atc"] = "awc",
-) -> optax.GradientTransformationExtraArgs:
+) -> Protocol:
     """A protocol that adds `Σ_k w_ik (θ_k - θ_i)` to the update of worker i.
 
     Args:
@@ -46,4 +47,4 @@ def mixing(
             params = jax.tree.map(lambda p, u: p + u.astype(p.dtype), params, updates)
         return exchange.mix(updates, params, needed, own, axis_name, wire_dtype), state
 
-    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+    return Protocol(lambda params: optax.EmptyState(), update, "after", axis_name)

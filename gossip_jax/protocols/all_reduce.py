@@ -6,6 +6,7 @@ import optax
 
 from gossip_jax import axis, exchange, traffic
 from gossip_jax.protocols import _arguments
+from gossip_jax.protocols._protocol import Protocol
 from gossip_jax.spec import Spec
 
 
@@ -35,7 +36,7 @@ def all_reduce(axis_name: str = "workers") -> optax.GradientTransformationExtraA
         _arguments.check_floating("all_reduce", updates)
         return exchange.mean(updates, axis_name), state
 
-    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+    return Protocol(lambda params: optax.EmptyState(), update, "before", axis_name)
 
 
 SPEC = Spec(

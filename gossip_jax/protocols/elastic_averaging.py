@@ -12,6 +12,7 @@ import optax
 
 from gossip_jax import checks, exchange, traffic
 from gossip_jax.protocols import _arguments
+from gossip_jax.protocols._protocol import Protocol
 from gossip_jax.spec import PERIOD, Spec, moving_rate
 
 
@@ -86,7 +87,7 @@ def elastic_averaging(
         updates, center = exchange.when(due, pull_together, (updates, state.center), axis_name)
         return updates, ElasticAveragingState(center)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return Protocol(init, update, "after", axis_name)
 
 
 SPEC = Spec(

@@ -3,6 +3,7 @@
 import optax
 
 from gossip_jax import traffic
+from gossip_jax.protocols._protocol import Protocol
 from gossip_jax.spec import Spec
 
 
@@ -15,7 +16,7 @@ def no_communication() -> optax.GradientTransformationExtraArgs:
     Examples:
       >>> optimizer = optax.chain(optax.sgd(0.1), no_communication())
     """
-    return optax.with_extra_args_support(optax.identity())
+    return Protocol(*optax.with_extra_args_support(optax.identity()))
 
 
 SPEC = Spec(
