@@ -265,6 +265,7 @@ COMMANDS = (
     Command("p outside [0, 1]", "--p 1.5"),
     Command("α outside (0, 1]", "--alpha 0"),
     Command("period < 1", "--period 0"),
+    Command("period beyond the run", f"{SMALL} --period 1000 --out seldom", says="warning: "),
     Command("more workers than devices", "--workers 12 --batch-size 12 --backend pmap"),
     Command("batch not divisible by W", "--batch-size 130"),
     Command("data not divisible by W", "--workers 7 --batch-size 7"),
