@@ -1,4 +1,4 @@
-"""Makes docs/errors.md of what is really printed: `python tests/error_messages.py`."""
+"""Makes docs/errors.md of what is really printed: `PYTHONPATH=. python tests/error_messages.py`."""
 
 import contextlib
 import dataclasses
@@ -36,7 +36,7 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "errors.md"
 HEAD = """# Error messages
 
 What each mistake or mishap gives, as it is really printed. This page is made by
-`python tests/error_messages.py`, and a test fails where it is not what is printed.
+`PYTHONPATH=. python tests/error_messages.py`, and a test fails where it is not what is printed.
 
 The commands print a message as one line on stderr that begins with "error: ", and no traceback. They
 exit with 2 on bad input or where a file cannot be read or written, with 1 where a worker turned NaN,
