@@ -147,7 +147,7 @@ BAD_INPUT = {
     "unknown flag": (["--gossip"], ["--gossip"]),
     "too few devices": (
         ["--workers", "12", "--batch-size", "12", "--backend", "pmap"],
-        ["12 workers", "8 cpu", "jax_num_cpu_devices", "vmap"],
+        ["12 workers", "8 cpu", "jax_num_cpu_devices", "backend auto"],
     ),
     "unprepared data": (
         ["--dataset", "mnist", "--data-dir", "nowhere"],

@@ -170,8 +170,9 @@ class Config:
     (rank0), or the mean over workers of their running means and variances (mean)."""
 
     backend: Backend = field(default="auto", metadata={"of": ("place", "program")} | MAY_CHANGE)
-    """One replica a device (pmap, shard_map), or all on one (vmap). On CPU, pmap and shard_map make
-    as many CPU devices as workers. auto takes pmap where there are enough devices, else vmap."""
+    """One replica a device (pmap), equally many on each (shard_map), or all on one (vmap). On CPU, pmap
+    and shard_map make as many CPU devices as workers. auto takes pmap where there are enough devices,
+    else shard_map on as many as can share the workers, and vmap where that is one."""
 
     seed: int = field(default=0, metadata=RESULT)
     """The same seed gives the same result, on every backend."""
