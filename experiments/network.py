@@ -20,8 +20,8 @@ from experiments.links.namespaces import bits_per_second, inside, network, requi
 from experiments.links.worker import Job
 from experiments.report import links as link_report
 from experiments.training.config import Config, DatasetName, ProtocolName
+from experiments.training.protocols import depend_on_p
 from gossip_jax import checks
-from gossip_jax.protocols import SPECS
 
 _PORT = 29_400  # of the coordinator: nobody else is in its namespace
 
@@ -41,7 +41,7 @@ class Options:
     """What to compare."""
 
     p: tuple[float, ...] = (1 / 8, 1 / 32, 1 / 128)
-    """Communication probabilities, with each of which the gossip protocols run."""
+    """Communication probabilities, with each of which those protocols run whose rounds depend on it."""
 
     workers: int = 4
     """W, each a process."""
@@ -89,20 +89,20 @@ class Options:
     def runs(self) -> Iterator[dict[str, Any]]:
         """The settings of the runs, at any rate, as `Config` takes them."""
         for protocol in self.protocols:
-            for p in self.p if SPECS[protocol].draws_rounds else (Config.p,):
-                yield {
-                    "dataset": self.dataset,
-                    "protocol": protocol,
-                    "workers": self.workers,
-                    "p": p,
-                    "width": self.width,
-                    "batch_size": self.batch_size,
-                    "backend": "shard_map",
-                }
+            settings = {
+                "dataset": self.dataset,
+                "protocol": protocol,
+                "workers": self.workers,
+                "width": self.width,
+                "batch_size": self.batch_size,
+                "backend": "shard_map",
+            }
+            for p in self.p if depend_on_p(Config(**settings).checked()) else (Config.p,):
+                yield settings | {"p": p}
 
     def path(self, config: Config, rate: str) -> Path:
         """Of a run's record."""
-        p = config.p if config.spec.draws_rounds else None
+        p = config.p if depend_on_p(config) else None
         name = link_records.name_of(config.protocol, p, config.workers, config.width, rate)
         return self.out.absolute() / "network" / f"{name}.json"
 

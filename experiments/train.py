@@ -89,6 +89,8 @@ def run_and_show(config: Config) -> None:
                 require_free(out)
             console.print(f"reading {config.dataset}")
             setup = run.set_up(config, data.load(config.dataset, config.data_dir))
+            if warning := run.warning(setup):
+                console.print(f"warning: {warning}", soft_wrap=True)
             if is_first():
                 held.enter_context(only_one_process(out))
             directory = RunDirectory(out) if is_first() else SeenByOthers(out)

@@ -1,4 +1,4 @@
-"""Makes docs/errors.md of what is really printed: `python tests/error_messages.py`."""
+"""Makes docs/errors.md of what is really printed: `PYTHONPATH=. python tests/error_messages.py`."""
 
 import contextlib
 import dataclasses
@@ -36,7 +36,7 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "errors.md"
 HEAD = """# Error messages
 
 What each mistake or mishap gives, as it is really printed. This page is made by
-`python tests/error_messages.py`, and a test fails where it is not what is printed.
+`PYTHONPATH=. python tests/error_messages.py`, and a test fails where it is not what is printed.
 
 The commands print a message as one line on stderr that begins with "error: ", and no traceback. They
 exit with 2 on bad input or where a file cannot be read or written, with 1 where a worker turned NaN,
@@ -265,6 +265,7 @@ COMMANDS = (
     Command("p outside [0, 1]", "--p 1.5"),
     Command("α outside (0, 1]", "--alpha 0"),
     Command("period < 1", "--period 0"),
+    Command("period beyond the run", f"{SMALL} --period 1000 --out seldom", says="warning: "),
     Command("more workers than devices", "--workers 12 --batch-size 12 --backend pmap"),
     Command("batch not divisible by W", "--batch-size 130"),
     Command("data not divisible by W", "--workers 7 --batch-size 7"),

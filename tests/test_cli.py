@@ -87,6 +87,24 @@ def test_a_run_that_diverged_says_so(run_train, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "warns"),
+    [
+        (["--period", "9"], False),  # an epoch is 9 updates: there is one in which they may talk
+        (["--period", "10"], True),
+        (["--period", "10", "--protocol", "elastic_averaging"], True),
+        (["--period", "10", "--protocol", "no_communication"], False),  # who has no period
+        (["--period", "10", "--protocol", "all_reduce"], False),
+    ],
+)
+def test_a_period_beyond_the_run_s_length_is_warned_of_once(arguments, warns, run_train):
+    code, shown, message = run_train("--backend", "vmap", "--out", "out", "--p", "1", *arguments)
+    assert code == 0
+    warnings = [line for line in (shown + message).splitlines() if line.startswith("warning: ")]
+    says = "warning: --period 10 is beyond the run's 9 updates: no worker will ever talk to another"
+    assert warnings == ([says] if warns else [])
+
+
 def test_of_two_runs_given_the_same_directory_one_fails(run_train, tmp_path):
     with only_one_process(tmp_path / "out"):
         code, _, message = run_train("--out", "out")
@@ -129,7 +147,7 @@ BAD_INPUT = {
     "unknown flag": (["--gossip"], ["--gossip"]),
     "too few devices": (
         ["--workers", "12", "--batch-size", "12", "--backend", "pmap"],
-        ["12 workers", "8 cpu", "jax_num_cpu_devices", "vmap"],
+        ["12 workers", "8 cpu", "jax_num_cpu_devices", "backend auto"],
     ),
     "unprepared data": (
         ["--dataset", "mnist", "--data-dir", "nowhere"],

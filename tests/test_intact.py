@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from experiments.runs import records
 from experiments.runs.checkpoints import Checkpoints
@@ -26,6 +28,16 @@ from experiments.training.program import Programs
 FLAGS = ["--width", "8", "--epochs", "3", "--p", "0.5", "--backend", "vmap"]
 NOBODY = 65534
 DENIED, BROKEN = "Permission denied", "Input/output error"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_cache() -> Iterator[None]:
+    """What the tests have compiled is kept in files that nobody may not write."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # jax asks once
+    yield
+    jax.config.update("jax_enable_compilation_cache", True)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -5,9 +5,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 from fabricated import write_run
 
+import gossip_jax as gj
 from experiments import network
 from experiments.links import records as link_records
 from experiments.links.records import LinkRecord
@@ -18,6 +21,9 @@ from experiments.report.requirements import Verdict
 from experiments.report.summary import Results
 from experiments.tables import rows
 from experiments.training.config import Config
+from experiments.training.protocols import make_draw
+from gossip_jax.protocols import SPECS
+from gossip_jax.training import draw_rounds
 
 
 def record(rate: str, protocol: Any, updates_per_second: float, **changes: Any) -> LinkRecord:
@@ -155,6 +161,45 @@ def test_bad_input_ends_in_a_message(arguments, says, monkeypatch, capsys, tmp_p
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
     assert not list(Path(tmp_path).iterdir())
+
+
+def all_runs(**settings: Any) -> list[Config]:
+    return [Config(**run).checked() for run in network.Options(**settings).runs()]
+
+
+@pytest.mark.parametrize("protocol", SPECS)
+def test_a_protocol_runs_once_for_each_p_where_its_rounds_depend_on_it_and_else_once(protocol):
+    runs = all_runs(protocols=(protocol,), p=(0.5, 0.25))
+    key = gj.keys.run_key(0)
+    drawn = {
+        p: draw_rounds(make_draw(Config(protocol=protocol, p=p).checked()), key, 1, 50)
+        for p in (0.5, 0.25)
+    }
+    alike = jax.tree.map(np.array_equal, drawn[0.5], drawn[0.25])
+    assert len(runs) == (1 if all(jax.tree.leaves(alike)) else 2)
+    options = network.Options()
+    assert len({options.path(config, "unlimited") for config in runs}) == len(runs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "depends"),
+    [
+        ({"protocol": "elastic_gossip"}, True),
+        ({"protocol": "elastic_gossip", "peers": "pairing"}, True),
+        ({"protocol": "all_reduce"}, False),
+        ({"protocol": "dpsgd"}, False),  # on a ring, all neighbours at every update
+        ({"protocol": "dpsgd", "graph": "exponential", "routes": "in_turn"}, False),
+        ({"protocol": "dpsgd", "graph": "exponential", "routes": "at_random"}, True),
+    ],
+    ids=str,
+)
+def test_p_is_in_the_name_of_what_was_measured_where_it_made_a_difference(settings, depends):
+    config = Config(p=1 / 32, **settings).checked()
+    one = record("100mbit", "all_reduce", 1, settings=link_records.settings(config, "100mbit", 0.9))
+    protocol = settings["protocol"]
+    assert link_report.label(one) == (f"{protocol} p = 1/32" if depends else protocol)
+    name = f"{protocol}-p0.03125-W4" if depends else f"{protocol}-W4"
+    assert network.Options().path(config, "100mbit").name == f"{name}-width1024-100mbit.json"
 
 
 def test_what_is_there_is_not_run_again(monkeypatch, tmp_path, capsys):

@@ -108,6 +108,29 @@ def test_what_processes_cannot_do_is_said_and_leaves_no_directory(arguments, say
     assert not (tmp_path / "out").exists()
 
 
+CLUSTERS = ("SLURM", "OMPI", "KUBERNETES", "TPU", "JAX", "MEGASCALE", "CLOUD_TPU")
+
+
+def test_outside_a_cluster_auto_says_that_there_is_none_and_what_to_give_instead(tmp_path):
+    here = {name: value for name, value in os.environ.items() if not name.startswith(CLUSTERS)}
+    done = subprocess.run(
+        command("train", "--coordinator", "auto", "--out", str(tmp_path / "out")),
+        cwd=ROOT,
+        env=here | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 2
+    (said,) = done.stderr.splitlines()
+    assert said.startswith("error: train: --coordinator auto found no cluster here")
+    assert said.endswith(
+        "give --coordinator HOST:PORT of process 0, with --num-processes and --process-id"
+    )
+    assert not (tmp_path / "out").exists()
+
+
 def process_of(number: int, out: Path) -> int:
     """The PID of one of the processes that train into a directory."""
     for entry in Path("/proc").glob("[0-9]*/cmdline"):

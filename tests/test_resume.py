@@ -17,6 +17,7 @@ from commands import run_module, stop_module
 from rich.console import Console
 
 from experiments import train
+from experiments.common.cli import flag
 from experiments.common.interrupts import Interrupted
 from experiments.runs import journal
 from experiments.runs.checkpoints import Checkpoints
@@ -24,7 +25,7 @@ from experiments.runs.journal import Journal
 from experiments.runs.run_directory import RunDirectory
 from experiments.tasks.data import load
 from experiments.training import run
-from experiments.training.config import Config
+from experiments.training.config import Config, names_that_may_change
 from experiments.training.loop import Epoch
 from experiments.training.program import Programs
 
@@ -207,6 +208,17 @@ def test_what_makes_it_another_run_is_refused_by_name(arguments, words, stopped,
     for word in [*words, str(out)][: len(words) + 1]:
         assert word in message
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_the_help_of_resume_names_all_that_may_be_given_beside_it_and_nothing_else(
+    train_cli, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "100")
+    code, shown, _ = train_cli("--help")
+    assert code == 0
+    (said,) = re.findall(r"--resume .*?\(default", shown, re.DOTALL)
+    named = set(re.findall(r"--[a-z-]+", said)) - {"--resume"}
+    assert named == {flag(name) for name in names_that_may_change()}
 
 
 def test_a_finished_run_does_not_go_on_by_itself(stopped, unbroken, train_cli):

@@ -490,6 +490,16 @@ def test_a_checkpoint_of_other_settings_is_refused_and_left_alone(monkeypatch, t
     assert contents(tmp_path) == before
 
 
+def test_a_row_whose_workers_will_never_talk_is_warned_of_once_whatever_its_seeds(tmp_path):
+    seldom = 'A = { protocol = "elastic_gossip", period = 28 }'
+    often = 'B = { protocol = "elastic_gossip", period = 27 }'
+    shown = finish(jobs(seldom, often, seeds=(0, 1)), tmp_path)
+    (warning,) = (line for line in shown.splitlines() if line.startswith("warning: "))
+    assert warning == (
+        "warning: A: --period 28 is beyond the run's 27 updates: no worker will ever talk to another"
+    )
+
+
 def test_of_two_processes_in_one_directory_the_second_is_refused(monkeypatch, tmp_path):
     (job,) = jobs(ROWS["no_communication"])
     refused = []

@@ -251,9 +251,16 @@ def _join(processes: Processes, settings: Mapping[str, Any]) -> _All:
     # The lifeline sees a loss before JAX does, which would abort the process.
     heartbeat = int(2 * timeout) + 10
     if processes.coordinator == _AUTO:
-        jax.distributed.initialize(
-            initialization_timeout=int(patience), heartbeat_timeout_seconds=heartbeat
-        )
+        try:
+            jax.distributed.initialize(
+                initialization_timeout=int(patience), heartbeat_timeout_seconds=heartbeat
+            )
+        except ValueError as error:
+            raise ValueError(
+                f"train: --coordinator auto found no cluster here, such as SLURM, Open MPI, Kubernetes "
+                f"or a TPU pod ({str(error).rstrip('.')}); give --coordinator HOST:PORT of process 0, "
+                f"with --num-processes and --process-id"
+            ) from error
         process, count = jax.process_index(), jax.process_count()
         address = _address_of_first()
         met = rendezvous.meet(address, process, count, settings, patience, timeout)

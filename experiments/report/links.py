@@ -11,6 +11,8 @@ from matplotlib.ticker import FuncFormatter
 from experiments.links.namespaces import UNLIMITED, bits_per_second
 from experiments.links.records import LinkRecord
 from experiments.report.grids import Grid, fraction
+from experiments.training.config import Config, names_of
+from experiments.training.protocols import depend_on_p
 from gossip_jax.protocols import SPECS
 
 _EXTRAPOLATED = "≈"
@@ -136,11 +138,10 @@ def seconds_to_accuracy(records: Sequence[LinkRecord], record: LinkRecord) -> tu
 
 
 def label(record: LinkRecord) -> str:
-    """The protocol, and p where it has one."""
-    protocol = record.settings["protocol"]
-    if not SPECS[protocol].draws_rounds:
-        return protocol
-    return f"{protocol} p = {fraction(record.settings['p'])}"
+    """The protocol, and p where its rounds depend on it."""
+    settings = {name: record.settings[name] for name in names_of("result") if name in record.settings}
+    config = Config(**settings)
+    return f"{config.protocol} p = {fraction(config.p)}" if depend_on_p(config) else config.protocol
 
 
 def groups(records: Sequence[LinkRecord]) -> list[list[LinkRecord]]:

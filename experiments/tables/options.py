@@ -36,8 +36,8 @@ class SweepOptions:
     says, or stop: the run then has no record, and the others go on."""
 
     backend: Backend = "auto"
-    """One replica a device (pmap, shard_map), or all on one (vmap). auto takes pmap where there are
-    enough devices, and makes CPU devices to that end; else vmap."""
+    """Where replicas are, as experiments.train has it. On CPU, all but vmap make as many CPU devices as
+    there are workers."""
 
     data_dir: Path | None = None
     """Where the prepared datasets of tensorflow-datasets are. Where not given: $TFDS_DATA_DIR,

@@ -153,6 +153,7 @@ def run_missing(
         for job in set(jobs) - set(missing):
             job.checkpoints(results).delete()  # left where a kill came right after the record
         longest: dict[str, float] = {}  # seconds of an epoch, by dataset
+        warned = set[str]()  # rows
         is_time_up = False
         for group in _groups(missing, results, together):
             config = group[0].config
@@ -177,6 +178,9 @@ def run_missing(
 
             while group:
                 setups = [run.set_up(job.config, *datasets[config.dataset]) for job in group]
+                if (warning := run.warning(setups[0])) and group[0].name not in warned:
+                    warned.add(group[0].name)
+                    console.print(f"warning: {group[0].label}: {warning}", soft_wrap=True)
                 try:
                     _train(group, setups, results, console, end)
                     break

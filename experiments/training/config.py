@@ -163,9 +163,16 @@ class Config:
     that it keeps out of all later rounds and of the aggregate; restart it from a healthy worker; or
     continue with it."""
 
+    aggregate_statistics: Literal["rank0", "mean"] = field(
+        default="rank0", metadata=RESULT | _later("rank0")
+    )
+    """The batch-norm statistics that the mean replica is scored with: worker 0's, as in the thesis
+    (rank0), or the mean over workers of their running means and variances (mean)."""
+
     backend: Backend = field(default="auto", metadata={"of": ("place", "program")} | MAY_CHANGE)
-    """One replica a device (pmap, shard_map), or all on one (vmap). On CPU, pmap and shard_map make
-    as many CPU devices as workers. auto takes pmap where there are enough devices, else vmap."""
+    """One replica a device (pmap), equally many on each (shard_map), or all on one (vmap). On CPU, pmap
+    and shard_map make as many CPU devices as workers. auto takes pmap where there are enough devices,
+    else shard_map on as many as can share the workers, and vmap where that is one."""
 
     seed: int = field(default=0, metadata=RESULT)
     """The same seed gives the same result, on every backend."""
@@ -180,9 +187,7 @@ class Config:
     """Epochs between two checkpoints; 0 for none but where the run is interrupted. The last two are
     kept, and the best by validation accuracy."""
 
-    resume: Path | None = field(default=None, metadata=PLACE)
-    """The directory of a run that is to go on, with its settings: only --backend, --data-dir,
-    --checkpoint-every and more --epochs may be given beside it."""
+    resume: Path | None = field(default=None, metadata=PLACE)  # its help is below
 
     def checked(self) -> "Config":
         """These settings, with the moving rate filled in.
@@ -261,6 +266,17 @@ def names_of(of: str) -> list[str]:
 def names_that_may_change() -> list[str]:
     """The settings that a run that goes on may have otherwise than before."""
     return [one.name for one in dataclasses.fields(Config) if "may_change" in one.metadata]
+
+
+def _help_of_resume() -> str:
+    beside = ", ".join(map(flag, sorted(names_that_may_change())))
+    return (
+        f"The directory of a run that is to go on, with its settings. Of these, only {beside} may be "
+        f"given beside it, and no fewer epochs than before."
+    )
+
+
+Config.__annotations__["resume"] = Annotated[Path | None, tyro.conf.arg(help=_help_of_resume())]
 
 
 def typed(key: str, value: Any) -> Any:

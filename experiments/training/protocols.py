@@ -1,10 +1,12 @@
 """What a protocol is run with: the local optimizer, and the law of its rounds."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import optax
 from jax import Array
 
@@ -38,6 +40,14 @@ def make_draw(config: Config) -> gj.Draw:
         return gj.uniform_peers(config.workers, p=0.0)
     names = (config.peers, config.graph, config.routes)
     return _draw(config.workers, config.p, config.period, *names)
+
+
+def depend_on_p(config: Config) -> bool:
+    """Whether p makes a difference to the run's rounds."""
+    often, seldom = (dataclasses.replace(config, p=p) for p in (1.0, 0.5))
+    return not np.array_equal(
+        make_draw(often).route_probability(), make_draw(seldom).route_probability()
+    )
 
 
 @functools.cache  # so that what is compiled for a law of rounds serves every seed

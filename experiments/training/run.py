@@ -95,6 +95,18 @@ def sent(config: Config, rounds: gj.Round, params: Any) -> traffic.Traffic:
     return config.spec.traffic(rounds, params, **config.options(config.spec.compiled))
 
 
+def warning(setup: Setup) -> str | None:
+    """What to say before the run of workers that will never talk, for all that is asked for."""
+    config, updates = setup.config, setup.config.epochs * setup.updates_per_epoch
+    has_period = config.spec.draws_rounds or "period" in config.spec.compiled
+    if not has_period or config.period <= updates:
+        return None
+    return (
+        f"--period {config.period} is beyond the run's {updates} updates: no worker will ever talk to "
+        f"another"
+    )
+
+
 def start(setup: Setup) -> Progress:
     """A run before its first update: every worker holds the same replica."""
     placement = setup.program.placement
@@ -107,11 +119,8 @@ def result(setup: Setup, progress: Progress) -> Result:
     state, test = progress.state, setup.test
     worker_accuracy = accuracy(setup, state, test)
     taking_part = _taking_part(progress)
-    # The mean replica, with what is not a parameter from one worker, on a device of this process.
-    mean = (
-        metrics.mean_replica(taking_part.params),
-        jax.tree.map(lambda leaf: leaf[0], taking_part.model_state),
-    )
+    # The mean replica, on a device of this process.
+    mean = metrics.mean_replica(taking_part.params), _aggregate_statistics(setup.config, taking_part)
     params, model_state = jax.tree.map(
         lambda leaf: leaf.addressable_data(0), setup.program.placement.share(mean)
     )
@@ -156,6 +165,13 @@ def measure(setup: Setup, progress: Progress, losses: Array) -> EpochMetrics | N
         bytes_sent_per_worker=float(progress.traffic.bytes_sent.mean()),
         seconds=progress.seconds,
     )
+
+
+def _aggregate_statistics(config: Config, taking_part: WorkerState) -> Any:
+    """What the mean replica has that is not a parameter: of the first worker, or the mean over all."""
+    if config.aggregate_statistics == "mean":
+        return metrics.mean_replica(taking_part.model_state)
+    return jax.tree.map(lambda leaf: leaf[0], taking_part.model_state)
 
 
 def _taking_part(progress: Progress) -> WorkerState:
