@@ -18,9 +18,10 @@ BACKENDS = ("vmap", "pmap", "shard_map")
 PLACEMENTS = (*BACKENDS, "two a device")
 # Of the product, each backend and each number of workers is in the default suite, and the rest is slow.
 IN_SHORT = {("vmap", 1), ("vmap", 2), ("vmap", 5), ("pmap", 3), ("pmap", 8), ("shard_map", 4)}
+IN_LONG = {("vmap", 8), ("pmap", 7), ("shard_map", 2), ("shard_map", 6)}
 BACKENDS_AND_WORKERS = [
-    pytest.param(*both, marks=() if both in IN_SHORT else pytest.mark.slow)
-    for both in itertools.product(BACKENDS, range(1, 9))
+    *(pytest.param(*both) for both in sorted(IN_SHORT)),
+    *(pytest.param(*both, marks=pytest.mark.slow) for both in sorted(IN_LONG)),
 ]
 AXES = (0, 0, None)  # of `Case.one_update`: the round is shared
 

@@ -255,7 +255,11 @@ def _require_whole(path: Path) -> None:
     found = _checksums(path)
     if not os.path.lexists(path / _CHECKSUMS):
         raise ValueError(f"its file {_CHECKSUMS} is missing")
-    written = dict(json.loads((path / _CHECKSUMS).read_bytes()))
+    content = (path / _CHECKSUMS).read_bytes()
+    try:
+        written = dict(json.loads(content))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"its file {_CHECKSUMS} is damaged") from error
     for name in sorted({*found, *written}):
         if found.get(name) != written.get(name):
             state = "damaged" if name in found and name in written else "missing"
