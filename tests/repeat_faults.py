@@ -30,8 +30,11 @@ ENVIRONMENT = os.environ | {
 NOBODY: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": ()}
 HANGS = 1800  # seconds, after which a process is taken to
 RUN = ["--width", "8", "--epochs", "3", "--p", "0.5", "--backend", "vmap"]
-SLOW = "import time; from experiments import data, train; load = data.load\n" + (
-    "data.load = lambda *given: (time.sleep({seconds}), load(*given))[1]\ntrain.main()"
+SLOW = (
+    "import time; from experiments import train; from experiments.tasks import data\n"
+    "load = data.load\n"
+    "data.load = lambda *given: (time.sleep({seconds}), load(*given))[1]\n"
+    "train.main()"
 )
 
 
