@@ -274,6 +274,15 @@ class _UniformPeers(_IndependentCoins):
 class _AnyPairing(_IndependentCoins):
     """Each pair of workers is matched as often as any other."""
 
+    def __call__(self, key: Array, step: ArrayLike) -> Round:
+        round = super().__call__(key, step)
+        return round.replace(num_routes=range(min(self._most, self.graph.num_routes) + 1))
+
+    @property
+    def _most(self) -> int:
+        """How many routes a round can use: a pair of workers is on one of them."""
+        return self.num_workers // 2
+
     def contact_probability(self) -> np.ndarray:
         matched = _uniform(self.num_workers)
         if self.num_workers % 2 == 1:
@@ -314,11 +323,10 @@ class _CompiledPairing(_AnyPairing):
         drawn = jax.random.randint(key, (), 0, len(partners), jnp.int32)
         return jnp.asarray(partners, jnp.int32)[drawn]
 
-    def __call__(self, key: Array, step: ArrayLike) -> Round:
-        round = super().__call__(key, step)
-        # All pairs of a round are of one matching.
-        most = self.num_workers // 2 if self.graph.num_routes > len(matchings(self.num_workers)) else 1
-        return round.replace(num_routes=range(min(most, self.graph.num_routes) + 1))
+    @property
+    def _most(self) -> int:
+        is_of_pairs = self.graph.num_routes > len(matchings(self.num_workers))
+        return super()._most if is_of_pairs else 1  # all pairs of a round are of one matching
 
     def route_probability(self) -> np.ndarray:
         silent = (1 - self.p) ** (2 * (self.graph.receives.sum(axis=1) // 2))

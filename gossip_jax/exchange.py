@@ -5,6 +5,7 @@ Every function here runs under a worker axis bound by `jax.vmap`, `jax.pmap`, `j
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -67,59 +68,69 @@ def receive(
     link = _Link(round.graph, axis.bound(axis_name), wire_dtype, bool(_varying_axes(leaves)))
     in_use = routes_in_use(round)
 
+    parts = wire.chunks(leaves, link.small) if link.is_sent else [list(range(len(leaves)))]
+
+    def of_part(part: list[int], totals: list[Array], route: ArrayLike) -> list[Array]:
+        """Some leaves of what has been combined so far, with what came over one more route."""
+        mine, theirs = _exchanged([leaves[i] for i in part], route, link)
+        return [combine(*of_leaf, route) for of_leaf in zip(totals, mine, theirs, strict=True)]
+
     def talk(totals: list[Array]) -> list[Array]:
-        done = list(totals)
-        for part in wire.chunks(leaves) if link.is_sent else [list(range(len(leaves)))]:
-            combined = functools.partial(_combined, combine, link, [leaves[i] for i in part])
-            of_part = _over_routes(combined, [totals[i] for i in part], in_use, numbers, link)
-            for i, total in zip(part, of_part, strict=True):
-                done[i] = total
-        return done
+        grouped = [[totals[i] for i in part] for part in parts]
+        steps = [functools.partial(of_part, part) for part in parts]
+        done = _over_routes(steps, grouped, in_use, numbers, link)
+        of_leaf = dict(zip(itertools.chain(*parts), itertools.chain(*done), strict=True))
+        return [of_leaf[i] for i in range(len(leaves))]
 
     totals = varying(structure.flatten_up_to(into), axis_name)
     totals = _when(in_use.any(), talk, totals) if 0 in numbers else talk(totals)
     return structure.unflatten(totals)
 
 
-def _combined(
-    combine: Combine,
-    link: "_Link",
-    leaves: list[Array],
-    totals: list[Array],
-    route: ArrayLike,
-) -> list[Array]:
-    """Some leaves of what has been combined so far, with what came over one more route."""
+def _exchanged(leaves: list[Array], route: ArrayLike, link: "_Link") -> tuple[list[Array], list[Array]]:
+    """Leaves as this worker sends them, and those of its source on a route."""
     messages, unpack = wire.pack([wire.as_sent(leaf, link.wire_dtype) for leaf in leaves], link.small)
     theirs = unpack(link.bring(messages, route))
     # Rounded once more, in the pass that combines: to keep what was sent would take more memory.
     own = leaves if link.wire_dtype is None else lax.optimization_barrier(leaves)
-    mine = [wire.as_sent(leaf, link.wire_dtype) for leaf in own]
-    return [combine(*of_leaf, route) for of_leaf in zip(totals, mine, theirs, strict=True)]
+    return [wire.as_sent(leaf, link.wire_dtype) for leaf in own], theirs
+
+
+Step = Callable[[list[Array], ArrayLike], list[Array]]
+"""(totals, route) -> totals, of one part of the leaves"""
 
 
 def _over_routes(
-    combined: Callable[[list[Array], ArrayLike], list[Array]],
-    totals: list[Array],
+    steps: Sequence[Step],
+    parts: list[list[Array]],
     in_use: Array,
     numbers: range,
     link: "_Link",
-) -> list[Array]:
-    """`combined(totals, route)` for one route in use after the other, of which there are some."""
+) -> list[list[Array]]:
+    """Takes each part's step for one route in use after the other, of which there are some."""
+
+    def over(parts: list[list[Array]], route: ArrayLike) -> list[list[Array]]:
+        return [step(totals, route) for step, totals in zip(steps, parts, strict=True)]
+
     num_routes = len(in_use)
     if min(number for number in numbers if number) == num_routes:
         if link.is_sent or num_routes <= _UNROLLED:
-            return functools.reduce(combined, range(num_routes), totals)
-        return lax.fori_loop(0, num_routes, lambda route, totals: combined(totals, route), totals)
+            return functools.reduce(over, range(num_routes), parts)
+        return lax.fori_loop(0, num_routes, lambda route, parts: over(parts, route), parts)
     # A look-up within a device stays in a conditional: fused with the update, it would copy parameters.
     if max(numbers) == 1 and link.is_sent:
-        return combined(totals, in_use.argmax())
+        return over(parts, in_use.argmax())
     in_order, count = jnp.argsort(~in_use, stable=True), in_use.sum()
 
-    # As many turns as routes there may be, since only such a loop can be differentiated in reverse.
-    def turn(totals: list[Array], number: Array) -> tuple[list[Array], None]:
-        return _when(number < count, lambda totals: combined(totals, in_order[number]), totals), None
+    # As many turns as routes there may be: only such a loop can be differentiated in reverse. Each
+    # part has a conditional to itself, so that what arrives of it is combined before the next is sent.
+    def turn(parts: list[list[Array]], number: Array) -> tuple[list[list[Array]], None]:
+        route = in_order[number]
+        taken = [functools.partial(lambda step, totals: step(totals, route), step) for step in steps]
+        both = zip(taken, parts, strict=True)
+        return [_when(number < count, step, totals) for step, totals in both], None
 
-    return lax.scan(turn, totals, jnp.arange(max(numbers)))[0]
+    return lax.scan(turn, parts, jnp.arange(max(numbers)))[0]
 
 
 class _Link:

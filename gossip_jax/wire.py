@@ -12,17 +12,21 @@ SMALL = 128 * 1024  # bytes up to which copying a leaf costs less than a message
 _CHUNKS = 8  # in which a replica travels, or fewer: what has arrived of one is used before the next
 
 
-def chunks(leaves: Sequence[Array]) -> list[list[int]]:
-    """The numbers of the leaves that travel at once: an eighth of all bytes, or one larger leaf."""
-    enough = max(sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) / _CHUNKS, SMALL)
+def chunks(leaves: Sequence[Array], small: int) -> list[list[int]]:
+    """The numbers of the leaves that travel at once: an eighth of all bytes, or one larger leaf.
+
+    Those that are small come first, so that they share their messages.
+    """
+    sizes = [leaf.size * leaf.dtype.itemsize for leaf in leaves]
+    enough = max(sum(sizes) / _CHUNKS, SMALL)
     found: list[list[int]] = []
-    size = enough
-    for index, leaf in enumerate(leaves):
-        if size >= enough:
+    filled = enough
+    for index in sorted(range(len(leaves)), key=lambda index: sizes[index] > small):
+        if filled >= enough:
             found.append([])
-            size = 0
+            filled = 0
         found[-1].append(index)
-        size += leaf.size * leaf.dtype.itemsize
+        filled += sizes[index]
     return found
 
 
