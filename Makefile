@@ -4,7 +4,7 @@ INSTALLED := .venv/.installed
 
 .PHONY: demo setup test test-slow lint clean
 
-demo: setup  ## all five protocols on digits: a table and a picture
+demo: setup  ## all protocols on digits: a table and a picture
 	$(BIN)/python -m experiments.demo
 
 setup: $(INSTALLED)  ## makes .venv, with everything in it
