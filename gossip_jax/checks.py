@@ -26,12 +26,12 @@ def at_least_one(owner: str, name: str, value: Any) -> int:
 
 def probability(owner: str, name: str, value: Any) -> Any:
     """`value` as a float; ValueError where it is not in [0, 1]. A traced one is taken as it is."""
-    return _in_range(owner, name, value, "[0, 1]", lambda number: 0 <= number <= 1)
+    return in_range(owner, name, value, "[0, 1]", lambda number: 0 <= number <= 1)
 
 
 def moving_rate(owner: str, name: str, value: Any) -> Any:
     """`value` as a float; ValueError where it is not in (0, 1]. A traced one is taken as it is."""
-    return _in_range(owner, name, value, "(0, 1]", lambda number: 0 < number <= 1)
+    return in_range(owner, name, value, "(0, 1]", lambda number: 0 < number <= 1)
 
 
 _WIRE_TYPES = ("bfloat16", "float16", "float32")
@@ -55,7 +55,8 @@ def wire_dtype(owner: str, value: Any) -> np.dtype | None:
     return dtype
 
 
-def _in_range(owner: str, name: str, value: Any, allowed: str, holds: Callable[[float], bool]) -> Any:
+def in_range(owner: str, name: str, value: Any, allowed: str, holds: Callable[[float], bool]) -> Any:
+    """`value` as a float; ValueError where it does not hold. A traced one is taken as it is."""
     # Traced values pass as they are: `optax.inject_hyperparams` and jitted sweeps hand them over, and
     # nobody knows them here.
     if isinstance(value, Tracer):

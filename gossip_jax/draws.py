@@ -218,6 +218,38 @@ def at_random(graph: Graph, p: float, period: int = 1) -> Draw:
     )
 
 
+def independently(graph: Graph, probabilities: ArrayLike, period: int = 1) -> Draw:
+    """Each route of a graph at every τ-th update with a probability of its own, as in MATCHA.
+
+    Args:
+      graph: the graph, such as `graphs.matcha` returns.
+      probabilities: floats [E], in [0, 1]: how probable it is that a route is in use.
+      period: the communication period τ, 1 or more.
+
+    Returns:
+      `draw(key, step) -> Round`, which can be jitted and vmapped; `step` counts from 1.
+
+    Raises:
+      ValueError: an argument is out of range, or there is not one probability for each route.
+
+    Examples:
+      >>> from gossip_jax import graphs
+      >>> draw = independently(graphs.chain(3), [1.0, 0.0])
+      >>> draw(jax.random.key(0), step=1).routes
+      Array([ True, False], dtype=bool)
+    """
+    chances = np.array(probabilities, float)
+    if chances.shape != (_checked_graph("independently", graph).num_routes,):
+        raise ValueError(
+            f"independently: {graph.name} has {graph.num_routes} routes, so probabilities must have "
+            f"shape {(graph.num_routes,)}; got {chances.shape}"
+        )
+    for chance in chances.tolist():
+        checks.probability("independently", "each of probabilities", chance)
+    period = checks.at_least_one("independently", "period", period)
+    return _Independently(graph, period, tuple(chances.tolist()))
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class _IndependentCoins:
     """Each worker initiates with probability p; how the peers are drawn is up to the law."""
@@ -407,13 +439,39 @@ class _AtRandom(_OfRoutes):
 
     def __call__(self, key: Array, step: ArrayLike) -> Round:
         step = as_int32("step", step)
-        coin_key, turn_key = jax.random.split(jax.random.fold_in(key, step))
-        talks = jax.random.uniform(coin_key, (), jnp.float32) < self.p
-        turn = jax.random.randint(turn_key, (), 0, max(self.graph.num_turns, 1), jnp.int32)
+        # Also while a jitted caller is traced: JAX keeps it with what is drawn in here.
+        with jax.threefry_partitionable(True):
+            coin_key, turn_key = jax.random.split(jax.random.fold_in(key, step))
+            talks = jax.random.uniform(coin_key, (), jnp.float32) < self.p
+            turn = jax.random.randint(turn_key, (), 0, max(self.graph.num_turns, 1), jnp.int32)
         return self._round((self.graph.turns == turn) & talks, step, is_sure=False)
 
     def route_probability(self) -> np.ndarray:
         return np.full(self.graph.num_routes, self.p / max(self.graph.num_turns, 1))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Independently(_OfRoutes):
+    probabilities: tuple[float, ...]
+
+    def __call__(self, key: Array, step: ArrayLike) -> Round:
+        step = as_int32("step", step)
+        # Also while a jitted caller is traced: JAX keeps it with what is drawn in here.
+        with jax.threefry_partitionable(True):
+            key = jax.random.fold_in(key, step)
+            coins = jax.random.uniform(key, (self.graph.num_routes,), jnp.float32)
+        routes = (coins < jnp.asarray(self.probabilities, jnp.float32)) & (step % self.period == 0)
+        return Round.of_routes(self.graph, routes, step)
+
+    def route_probability(self) -> np.ndarray:
+        return np.array(self.probabilities)
+
+    def contact_probability(self) -> np.ndarray:
+        silent = np.ones((self.num_workers, self.num_workers))
+        for route, chance in enumerate(self.probabilities):
+            one = Round.of_routes(self.graph, np.arange(self.graph.num_routes) == route)
+            silent *= 1 - chance * np.asarray(in_contact(one), float)
+        return 1 - silent
 
 
 def _num_matchings(num_workers: int) -> int:

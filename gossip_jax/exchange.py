@@ -263,7 +263,8 @@ def mix(
       updates: one worker's updates, a pytree of arrays.
       params: its parameters θ_i, a pytree of the same structure.
       round: the routes in use.
-      weights: float [E, W]; where one is zero, what arrives is not looked at, be it NaN.
+      weights: float [E, W], or this worker's own, [E]; where one is zero, what arrives is not looked
+        at, be it NaN.
       axis_name: the worker axis.
       wire_dtype: the floating-point type that replicas are sent in; their own, where None. All then go
         by what was sent, so that the two of a swap still move by opposite amounts.
@@ -273,7 +274,7 @@ def mix(
     """
     if round.num_workers == 1 or max(round.num_routes) == 0:
         return updates
-    own = jnp.asarray(weights)[:, axis.worker_index(axis_name)]
+    own = of_worker(weights, axis_name)
 
     def move(total: Array, mine: Array, theirs: Array, route: ArrayLike) -> Array:
         step = own[route].astype(mine.dtype) * (theirs - mine)
@@ -281,6 +282,57 @@ def mix(
         return jnp.where(own[route] != 0, total + step.astype(total.dtype), total)
 
     return receive(params, round, axis_name, move, updates, wire_dtype)
+
+
+def of_worker(values: ArrayLike, axis_name: AxisName) -> Array:
+    """This worker's own of the values of all, [..., W]; its own, [E], where it was given them."""
+    values = jnp.asarray(values)
+    return values[..., axis.worker_index(axis_name)] if values.ndim == 2 else values
+
+
+def brought(
+    tree: Any, round: Round, weights: Array, axis_name: AxisName, wire_dtype: Any = None
+) -> Any:
+    """`Σ_e weights[e] θ_k`, of what this worker's sources k sent over the routes in use.
+
+    Args:
+      tree: what this worker sends, a pytree of arrays of floating point.
+      round: the routes in use.
+      weights: float [E], this worker's own; where one is zero, what arrives is not looked at.
+      axis_name: the worker axis.
+      wire_dtype: the floating-point type that leaves are sent in; their own, where None.
+    """
+
+    def add(total: Array, mine: Array, theirs: Array, route: ArrayLike) -> Array:
+        del mine
+        return jnp.where(
+            weights[route] != 0, total + weights[route].astype(total.dtype) * theirs, total
+        )
+
+    return receive(tree, round, axis_name, add, jax.tree.map(jnp.zeros_like, tree), wire_dtype)
+
+
+def heard(value: Array, round: Round, axis_name: AxisName) -> Array:
+    """What this worker's source on each route sent of a scalar, [E]; 0 where a route is not in use."""
+
+    def put(total: Array, mine: Array, theirs: Array, route: ArrayLike) -> Array:
+        del mine
+        return total.at[route].set(theirs)
+
+    return receive(value, round, axis_name, put, jnp.zeros(round.graph.num_routes, value.dtype))
+
+
+def gathered(tree: Any, axis_name: AxisName) -> Any:
+    """The values of all workers, on each of them: leaves [W, ...]."""
+    workers = axis.bound(axis_name)
+
+    def of_all(leaf: Array) -> Array:
+        stack = leaf[None] if workers.replicas is None else lax.all_gather(leaf, workers.replicas)
+        if workers.devices is None:
+            return stack
+        return lax.all_gather(stack, workers.devices, tiled=True)
+
+    return jax.tree.map(of_all, varying(tree, axis_name))
 
 
 def mean(tree: Any, axis_name: AxisName) -> Any:

@@ -18,6 +18,7 @@ class Purpose(enum.IntEnum):
     MODEL = 3  # dropout and whatever else the loss draws
     SPLIT = 4
     ABSENCE = 5
+    COMPRESSION = 6
 
 
 def run_key(seed: int) -> Array:

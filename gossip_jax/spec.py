@@ -6,11 +6,13 @@ has all of them by name. Nobody who runs or shows protocols needs another list o
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import optax
 
+from gossip_jax.delayed import delayed
+from gossip_jax.rounds import Round
 from gossip_jax.traffic import Traffic
 
 
@@ -63,6 +65,12 @@ PERIOD = Option(
     help="The communication period: only every so many updates may workers communicate.",
     default=1,
 )
+DELAYED = Option(
+    name="delayed",
+    kind=bool,
+    help="What is received arrives one update late, so that nothing waits for it.",
+    default=False,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,10 +84,16 @@ class Spec:
       summary: half a sentence on what workers do, for a command line's help.
       color: of its lines, as matplotlib names it.
       line: the style of its lines, likewise.
-      place: whether it goes before the local optimizer or after it.
-      rounds: what it needs of rounds: the step at most, peers, a graph, or a graph that never changes.
+      rounds: what it needs of rounds: the step at most, peers, pairs, a graph, or a graph that never
+        changes.
       traffic: what it sends over stacked rounds: `(rounds, params, **compiled options) -> Traffic`.
       options: what a user may set.
+      make: makes it of the options, where that is not the factory itself.
+      defaults: of settings that are not the protocol's own, such as those of its rounds, by name.
+      averages_gradients: whether workers that start equal stay equal.
+      can_be_late: whether it can be `delayed`; this is then an option, too.
+      conserved: types of state whose sum over workers means something, so that a worker which starts
+        again from another's replica keeps its own.
       waits_for_all: whether one that sits out would keep all others waiting, and a sick one reach all.
 
     Raises:
@@ -92,19 +106,25 @@ class Spec:
     summary: str
     color: str
     line: str
-    place: Literal["before", "after"]
-    rounds: Literal["none", "peers", "graph", "fixed graph"]
+    rounds: Literal["none", "peers", "pairs", "graph", "fixed graph"]
     traffic: Callable[..., Traffic]
     options: tuple[Option, ...] = ()
+    make: Callable[..., optax.GradientTransformationExtraArgs] | None = None
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    averages_gradients: bool = False
+    can_be_late: bool = False
+    conserved: tuple[type, ...] = ()
     waits_for_all: bool = False
 
     def __post_init__(self):
-        arguments = inspect.signature(self.factory).parameters
+        arguments = inspect.signature(self.make or self.factory).parameters
         for option in self.options:
             if option.name not in arguments:
                 raise ValueError(
                     f"Spec: {self.name} has no argument {option.name!r}; it has {', '.join(arguments)}"
                 )
+        if self.can_be_late:
+            object.__setattr__(self, "options", (*self.options, DELAYED))
 
     @property
     def name(self) -> str:
@@ -117,6 +137,11 @@ class Spec:
         return self.rounds != "none"
 
     @property
+    def may_miss_workers(self) -> bool:
+        """Whether workers can sit out updates, and sick ones be kept from the others."""
+        return not self.waits_for_all and self.rounds != "fixed graph"
+
+    @property
     def traced(self) -> tuple[str, ...]:
         """The options that are values of the compiled program."""
         return tuple(option.name for option in self.options if option.is_traced)
@@ -126,9 +151,27 @@ class Spec:
         """The options that are compiled in."""
         return tuple(option.name for option in self.options if not option.is_traced)
 
-    def chain(
+    def join(
         self, local: optax.GradientTransformation, **options: Any
     ) -> optax.GradientTransformationExtraArgs:
-        """The local optimizer and the protocol, each in its place."""
-        protocol = self.factory(**options)
-        return optax.chain(protocol, local) if self.place == "before" else optax.chain(local, protocol)
+        """The local optimizer and the protocol, each in its place.
+
+        Args:
+          local: the local optimizer, with its learning rate.
+          options: of the protocol, by name.
+        """
+        is_late = options.pop("delayed", False)
+        protocol: Any = (self.make or self.factory)(**options)
+        late: Any = delayed(protocol) if is_late else protocol
+        return late.join(local)
+
+    def count(self, rounds: Round, params: Any, **options: Any) -> Traffic:
+        """What is sent over stacked rounds.
+
+        Args:
+          rounds: the rounds drawn.
+          params: one worker's parameters, or their shapes and dtypes.
+          options: of the protocol, those that are compiled in, by name.
+        """
+        options.pop("delayed", None)  # it is sent all the same
+        return self.traffic(rounds, params, **options)

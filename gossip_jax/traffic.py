@@ -26,6 +26,11 @@ class Traffic:
     exchanges: float  # between two workers (pairwise), or among all (collective)
     bytes_sent: np.ndarray  # float64 [W], by each worker
 
+    @property
+    def busiest(self) -> float:
+        """The bytes that the worker sends which sends most."""
+        return float(self.bytes_sent.max())
+
     def __add__(self, other: "Traffic") -> "Traffic":
         return Traffic(self.exchanges + other.exchanges, self.bytes_sent + other.bytes_sent)
 
@@ -77,8 +82,32 @@ def counted_collective(rounds: Round, params: Any, period: int = 1) -> Traffic:
       params: one worker's parameters, or their shapes and dtypes.
       period: τ; the protocol communicates at the updates that it divides.
     """
-    exchanges = int(np.sum(np.asarray(rounds.step) % period == 0))
+    exchanges = due(rounds, period).sum().item()
     return _collective(rounds.num_workers, exchanges, params)
+
+
+def counted_gathering(rounds: Round, message: Any, period: int = 1) -> Traffic:
+    """The traffic where each worker's message goes to all others, at the updates that τ divides.
+
+    Args:
+      rounds: the rounds, `step` [...].
+      message: what one worker sends, or its shapes and dtypes.
+      period: τ.
+    """
+    times, others = due(rounds, period).sum().item(), rounds.num_workers - 1
+    each = float(times * others * num_bytes(message))
+    return Traffic(float(times) if others else 0.0, np.full(rounds.num_workers, each))
+
+
+def due(rounds: Round, period: int, phase: int = 0) -> np.ndarray:
+    """The rounds `phase` updates after one that τ divides: bool [...]."""
+    steps = np.asarray(rounds.step) - phase
+    return (steps % period == 0) & (steps > 0)
+
+
+def at(rounds: Round, which: np.ndarray) -> Round:
+    """Those of stacked rounds, bool [...], as stacked rounds [n]."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[which], rounds)
 
 
 def expected_collective(num_workers: int, params: Any, num_updates: int, period: int = 1) -> Traffic:
@@ -86,12 +115,16 @@ def expected_collective(num_workers: int, params: Any, num_updates: int, period:
     return _collective(num_workers, num_updates // period, params)
 
 
+def as_sent(params: Any, wire_dtype: Any = None) -> Any:
+    """The shapes of a replica, in the type in which it is sent; in their own, where that is None."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(wire_dtype or leaf.dtype)), params
+    )
+
+
 def num_bytes(params: Any, wire_dtype: Any = None) -> int:
     """The size of one replica in bytes, as it is sent."""
-    return sum(
-        leaf.size * jnp.dtype(leaf.dtype if wire_dtype is None else wire_dtype).itemsize
-        for leaf in jax.tree.leaves(params)
-    )
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(as_sent(params, wire_dtype)))
 
 
 def _of_routes(

@@ -6,6 +6,7 @@ from gossip_jax.graphs.complete import complete
 from gossip_jax.graphs.edges import chain, from_edges, star
 from gossip_jax.graphs.exponential import exponential
 from gossip_jax.graphs.hypercube import hypercube
+from gossip_jax.graphs.matcha import matcha
 from gossip_jax.graphs.measures import messages_per_worker, rounds_to_consensus, spectral_gap
 from gossip_jax.graphs.ring import ring, torus
 
@@ -17,6 +18,7 @@ __all__ = [
     "exponential",
     "from_edges",
     "hypercube",
+    "matcha",
     "messages_per_worker",
     "ring",
     "rounds_to_consensus",

@@ -9,7 +9,7 @@ from jax import Array
 
 from gossip_jax import checks, exchange
 from gossip_jax.protocols import _arguments
-from gossip_jax.protocols._protocol import Protocol
+from gossip_jax.protocols._protocol import Late, Protocol
 from gossip_jax.rounds import Round
 
 Weights = Callable[[Round], tuple[Round, Array]]
@@ -38,6 +38,17 @@ def mixing(
     """
     wire_dtype = checks.wire_dtype(owner, wire_dtype)
 
+    def send(params: Any, state: Any, round: Round) -> tuple[Any, Array]:
+        needed, of_all = weights(round)
+        own = exchange.of_worker(of_all, axis_name)
+        return exchange.brought(params, needed, own, axis_name, wire_dtype), own.sum()
+
+    def take(updates: Any, state: Any, params: Any, round: Round, total: Any, weight: Array):
+        def move(u: Array, p: Array, arrived: Array) -> Array:
+            return u + (arrived - weight.astype(p.dtype) * p).astype(u.dtype)
+
+        return jax.tree.map(move, updates, params, total), state
+
     def update(updates: Any, state: Any, params: Any = None, *, round: Any = None, **_: Any):
         round = _arguments.checked_round(owner, params, round, axis_name)
         if max(round.num_routes) == 0:
@@ -47,4 +58,5 @@ def mixing(
             params = jax.tree.map(lambda p, u: p + u.astype(p.dtype), params, updates)
         return exchange.mix(updates, params, needed, own, axis_name, wire_dtype), state
 
-    return Protocol(lambda params: optax.EmptyState(), update, "after", axis_name)
+    late = Late(send, take) if order == "awc" else None
+    return Protocol(lambda params: optax.EmptyState(), update, "after", axis_name, late)

@@ -71,7 +71,6 @@ SPEC = Spec(
     summary="every worker becomes a weighted mean of itself and those it hears from",
     color="tab:purple",
     line="-",
-    place="after",
     rounds="graph",
     traffic=lambda rounds, params, order, wire_dtype: traffic.counted_routes(
         rounds, params, wire_dtype
@@ -85,4 +84,5 @@ SPEC = Spec(
         ),
         WIRE_DTYPE,
     ),
+    can_be_late=True,
 )

@@ -75,8 +75,8 @@ SPEC = Spec(
     summary="two workers in contact pull each other together",
     color="tab:blue",
     line="-",
-    place="after",
     rounds="peers",
     traffic=_traffic,
     options=(moving_rate(0.5), WIRE_DTYPE),
+    can_be_late=True,
 )

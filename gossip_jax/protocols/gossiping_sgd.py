@@ -86,7 +86,6 @@ SPEC = Spec(
     summary="a worker averages itself with what it fetched, or with what it was sent",
     color="tab:orange",
     line="--",
-    place="after",
     rounds="peers",
     traffic=lambda rounds, params, variant, wire_dtype: traffic.counted_routes(
         rounds, params, wire_dtype
@@ -100,4 +99,5 @@ SPEC = Spec(
         ),
         WIRE_DTYPE,
     ),
+    can_be_late=True,
 )

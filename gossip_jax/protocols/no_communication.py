@@ -26,7 +26,6 @@ SPEC = Spec(
     summary="every worker trains by itself",
     color="crimson",
     line=":",
-    place="after",
     rounds="none",
     traffic=lambda rounds, params: traffic.silence(rounds.num_workers),
 )
