@@ -97,7 +97,7 @@ class Options:
                 "batch_size": self.batch_size,
                 "backend": "shard_map",
             }
-            for p in self.p if depend_on_p(Config(**settings).checked()) else (Config.p,):
+            for p in self.p if depend_on_p(Config(**settings).checked()) else (None,):
                 yield settings | {"p": p}
 
     def path(self, config: Config, rate: str) -> Path:

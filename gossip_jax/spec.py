@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import optax
 
-from gossip_jax.delayed import delayed
+from gossip_jax.delayed import InFlight, delayed
 from gossip_jax.rounds import Round
 from gossip_jax.traffic import Traffic
 
@@ -91,6 +91,7 @@ class Spec:
       make: makes it of the options, where that is not the factory itself.
       defaults: of settings that are not the protocol's own, such as those of its rounds, by name.
       averages_gradients: whether workers that start equal stay equal.
+      is_of_every_update: whether it is right only where workers talk at every update.
       can_be_late: whether it can be `delayed`; this is then an option, too.
       conserved: types of state whose sum over workers means something, so that a worker which starts
         again from another's replica keeps its own.
@@ -112,6 +113,7 @@ class Spec:
     make: Callable[..., optax.GradientTransformationExtraArgs] | None = None
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     averages_gradients: bool = False
+    is_of_every_update: bool = False
     can_be_late: bool = False
     conserved: tuple[type, ...] = ()
     waits_for_all: bool = False
@@ -140,6 +142,11 @@ class Spec:
     def may_miss_workers(self) -> bool:
         """Whether workers can sit out updates, and sick ones be kept from the others."""
         return not self.waits_for_all and self.rounds != "fixed graph"
+
+    @property
+    def kept_at_restart(self) -> tuple[type, ...]:
+        """The types of state that a worker keeps where the rest is copied from another one."""
+        return (*self.conserved, InFlight) if self.can_be_late else self.conserved
 
     @property
     def traced(self) -> tuple[str, ...]:

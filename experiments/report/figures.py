@@ -58,7 +58,9 @@ def distance_over_updates(rows: list[RowRuns]) -> Figure | None:
         axes.yaxis.set_minor_locator(NullLocator())
 
     apart = [
-        runs for runs in rows if runs.row.config.workers > 1 and runs.row.config.spec.place != "before"
+        runs
+        for runs in rows
+        if runs.row.config.workers > 1 and not runs.row.config.spec.averages_gradients
     ]
     return _over_updates(apart, draw, "consensus distance (log scale)") if apart else None
 

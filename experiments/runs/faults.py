@@ -111,9 +111,10 @@ def _treat(course: Journal, epoch: int, say: Callable[[str], object]) -> Epoch:
     course.faults += [fault._asdict() for fault in faults]
     progress = after.progress
     if policy == "restart":
+        kept = setup.config.spec.kept_at_restart
         for fault in faults:
             donor = _donor(fault.worker, progress.workers)
-            progress = progress._replace(state=_copied(progress.state, donor, fault.worker))
+            progress = progress._replace(state=_copied(progress.state, donor, fault.worker, kept))
         progress = progress._replace(isolated=before.isolated)
     return after._replace(progress=progress)
 
@@ -133,5 +134,13 @@ def _donor(worker: int, well: list[int]) -> int:
     return next((other for other in well if other > worker), well[0])
 
 
-def _copied(state: Any, donor: int, worker: int) -> Any:
-    return jax.tree.map(lambda leaf: leaf.at[worker].set(leaf[donor]), state)
+def _copied(state: Any, donor: int, worker: int, kept: tuple[type, ...]) -> Any:
+    """The state with a worker's replaced by another's, but for the types of which each keeps its own."""
+
+    def is_kept(node: Any) -> bool:
+        return isinstance(node, kept)
+
+    def copied(node: Any) -> Any:
+        return node if is_kept(node) else node.at[worker].set(node[donor])
+
+    return jax.tree.map(copied, state, is_leaf=is_kept)

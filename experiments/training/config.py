@@ -19,7 +19,7 @@ from gossip_jax.workers import Backend
 DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10"]
 ModelName = Literal["mlp", "resnet18"]
 GraphName = Literal["complete", "ring", "chain", "star", "torus", "hypercube", "exponential", "base"]
-RoutesName = Literal["every", "in_turn", "at_random"]
+RoutesName = Literal["every", "in_turn", "at_random", "matcha"]
 OnNan = Literal["stop", "isolate", "restart", "continue"]
 if TYPE_CHECKING:
     ProtocolName = str
@@ -46,18 +46,22 @@ def _help_of_protocols() -> str:
     )
 
 
-def _help_of_alpha() -> str:
+def _defaults_of(name: str) -> str:
     defaults = (
-        f"{option.shown} for {spec.name}"
+        f"{option.shown or option.default} for {spec.name}"
         for spec in SPECS.values()
         for option in spec.options
-        if option.name == "alpha"
+        if option.name == name
     )
-    return f"The moving rate. Where not given: {', '.join(defaults)}."
+    return ", ".join(defaults)
 
 
 _PROTOCOL_HELP = tyro.conf.arg(help=_help_of_protocols())
-_ALPHA_HELP = tyro.conf.arg(help=_help_of_alpha())
+_ALPHA_HELP = tyro.conf.arg(help=f"The moving rate. Where not given: {_defaults_of('alpha')}.")
+_PERIOD_HELP = tyro.conf.arg(
+    help=f"The communication period: only every so many updates may workers communicate. Where not "
+    f"given: {_defaults_of('period')}, else 1."
+)
 
 
 def _with_options(config: type) -> type:
@@ -67,8 +71,10 @@ def _with_options(config: type) -> type:
             if option.name not in config.__annotations__:
                 owners = [s.name for s in SPECS.values() if option.name in {o.name for o in s.options}]
                 described = tyro.conf.arg(help=f"Of {', '.join(owners)}: {option.help}")
-                config.__annotations__[option.name] = Annotated[option.kind | None, described]
-                setattr(config, option.name, field(default=None, metadata=OPTION | _later(None)))
+                # A switch is off where it is not given.
+                kind, unset = (bool, False) if option.kind is bool else (option.kind | None, None)
+                config.__annotations__[option.name] = Annotated[kind, described]
+                setattr(config, option.name, field(default=unset, metadata=OPTION | _later(unset)))
     return config
 
 
@@ -102,21 +108,23 @@ class Config:
 
     peers: Literal["uniform", "pairing", "graph"] | None = field(default=None, metadata=RESULT)
     """Who talks to whom: each worker picks its own peer (uniform), all are matched in pairs (pairing),
-    or those talk whom a graph makes neighbours. Where not given: graph for dpsgd, else uniform."""
+    or those talk whom a graph makes neighbours. Where not given: pairing for noloco, graph for the
+    protocols of graphs (dpsgd and its kind), else uniform."""
 
     graph: GraphName = field(default="ring", metadata=RESULT | _later("ring"))
     """With --peers graph: who are neighbours. A torus is as square as can be; base is Base-2."""
 
     routes: RoutesName | None = field(default=None, metadata=RESULT | _later(None))
     """With --peers graph: all neighbours talk at every update (every), one route after the other
-    (in_turn), or one at random, with probability p (at_random). Where not given: in_turn for base, else
-    every."""
+    (in_turn), one at random, with probability p (at_random), or each of its matchings at random, p of
+    them on average, as often as MATCHA says (matcha). Where not given: in_turn for base, else every."""
 
     workers: int = field(default=4, metadata=COMPILED)
     """W, the number of workers."""
 
-    p: float = field(default=1 / 32, metadata=RESULT)
-    """Of the gossip protocols: the probability that a worker initiates contact at an update."""
+    p: float | None = field(default=None, metadata=RESULT)
+    """Of the gossip protocols: the probability that a worker initiates contact at an update. Where not
+    given: 1 for noloco, else 1/32."""
 
     alpha: Annotated[float | None, _ALPHA_HELP] = field(default=None, metadata=OPTION)
     wire_dtype: Literal["bfloat16", "float16"] | None = field(
@@ -124,8 +132,7 @@ class Config:
     )
     """Of the gossip protocols: the type that parameters are sent in; their own where not given."""
 
-    period: int = field(default=1, metadata=OPTION)
-    """The communication period: only every so many updates may workers communicate."""
+    period: Annotated[int | None, _PERIOD_HELP] = field(default=None, metadata=OPTION)
 
     epochs: int = field(default=20, metadata=RESULT | MAY_CHANGE)
     """Passes over the training set."""
@@ -195,14 +202,15 @@ class Config:
         Raises:
           ValueError: a setting is out of range.
         """
-        for name in ("workers", "period", "epochs", "batch_size", "width", "validate_every"):
+        for name in ("workers", "epochs", "batch_size", "width", "validate_every"):
             checks.at_least_one("train", flag(name), getattr(self, name))
-        for name in ("validation_examples", "train_examples"):
+        for name in ("period", "validation_examples", "train_examples"):
             if getattr(self, name) is not None:
                 checks.at_least_one("train", flag(name), getattr(self, name))
         for epoch in self.halve_after:
             checks.at_least_one("train", flag("halve_after"), epoch)
-        checks.probability("train", "--p", self.p)
+        if self.p is not None:
+            checks.probability("train", "--p", self.p)
         if self.alpha is not None:
             checks.moving_rate("train", "--alpha", self.alpha)
         _require(self.learning_rate > 0, "learning_rate", "positive", self.learning_rate)
@@ -211,7 +219,7 @@ class Config:
         _require(0 <= self.seed < 2**32, "seed", "in [0, 2^32)", self.seed)
         _require(self.checkpoint_every >= 0, "checkpoint_every", "0 or more", self.checkpoint_every)
         _require(0 <= self.drop_rate < 1, "drop_rate", "in [0, 1)", self.drop_rate)
-        if self.spec.waits_for_all:
+        if not self.spec.may_miss_workers:
             # A worker that sits out would keep everybody waiting, and a sick one reaches all at once.
             _require(not self.drop_rate, "drop_rate", f"0 with {self.protocol}", self.drop_rate)
             _require(
@@ -220,16 +228,22 @@ class Config:
                 f"stop or continue with {self.protocol}",
                 self.on_nan,
             )
+        _require(
+            self.spec.rounds != "fixed graph" or self.peers in (None, "graph"),
+            "peers",
+            f"graph with {self.protocol}",
+            self.peers,
+        )
         if self.batch_size % self.workers:
             raise ValueError(
                 f"train: --batch-size counts the examples of all workers, so it must be a multiple of "
                 f"--workers; got {self.batch_size} for {self.workers} workers"
             )
-        # Records have a moving rate also where the protocol has none.
-        defaults = {"alpha": 0.5} | {
-            option.name: option.default_for(self.workers) for option in self.spec.options
-        }
-        defaults["peers"] = "graph" if self.spec.rounds in ("graph", "fixed graph") else "uniform"
+        # Records have a moving rate, a period and p also where the protocol has none.
+        is_of_graphs = self.spec.rounds in ("graph", "fixed graph")
+        defaults = {"alpha": 0.5, "period": 1, "p": 1 / 32}
+        defaults |= {"peers": "graph" if is_of_graphs else "uniform", **self.spec.defaults}
+        defaults |= {option.name: option.default_for(self.workers) for option in self.spec.options}
         not_given = {name for name in defaults if getattr(self, name) is None}
         return dataclasses.replace(self, **{name: defaults[name] for name in not_given})
 

@@ -31,7 +31,7 @@ def make_optimizer(
         halvings = {update: 0.5 for update in after if update < 2**31}  # no update has a later number
         rate = optax.piecewise_constant_schedule(compiled.learning_rate, halvings)
     sgd = optax.sgd(rate, momentum=compiled.momentum, nesterov=True)
-    return compiled.spec.chain(sgd, **traced, **compiled.options(compiled.spec.compiled))
+    return compiled.spec.join(sgd, **traced, **compiled.options(compiled.spec.compiled))
 
 
 def make_draw(config: Config) -> gj.Draw:
@@ -63,6 +63,9 @@ def _draw(
             return gj.in_turn(made, period)
         case "at_random":
             return gj.at_random(made, p, period)
+        case "matcha":
+            found = gj.graphs.matcha(_of_matchings(made), p)
+            return gj.independently(found.graph, found.probabilities, period)
         case _:
             return gj.every(made, period)
 
@@ -79,11 +82,24 @@ def make_graph(name: str, num_workers: int) -> gj.Graph:
     return getattr(gj.graphs, name)(num_workers)
 
 
+def _of_matchings(graph: gj.Graph) -> gj.Graph:
+    """The same neighbours, with matchings as routes."""
+    edges = {frozenset(pair) for route in range(graph.num_routes) for pair in graph.pairs(route)}
+    return gj.graphs.from_edges(graph.num_workers, sorted(map(sorted, edges)))
+
+
 def as_often(protocol: str, p: float) -> dict[str, Any]:
     """The settings with which a protocol communicates about as often as with this probability."""
     spec = SPECS[protocol]
-    if spec.rounds in ("graph", "fixed graph"):
-        one_peer = {"peers": "graph", "graph": "exponential", "routes": "at_random"}
-        return {"protocol": protocol, "p": p} | one_peer
-    has_period = "period" in spec.compiled and not spec.draws_rounds
-    return {"protocol": protocol} | ({"period": round(1 / p)} if has_period else {"p": p})
+    period = {"period": round(1 / p)}
+    if spec.rounds == "graph":
+        often = {"p": p, "peers": "graph", "graph": "exponential", "routes": "at_random"}
+    elif spec.rounds == "peers":
+        often = {"p": p}
+    elif spec.is_of_every_update or (spec.rounds == "none" and "period" not in spec.compiled):
+        often = {}
+    else:
+        often = period
+    if "fragments" in spec.compiled:  # which divides the period
+        often["fragments"] = math.gcd(4, round(1 / p))
+    return {"protocol": protocol} | often

@@ -92,7 +92,7 @@ def set_up(config: Config, dataset: Dataset, programs: Programs | None = None) -
 
 def sent(config: Config, rounds: gj.Round, params: Any) -> traffic.Traffic:
     """What the run's protocol sends over stacked rounds, of one worker's parameters."""
-    return config.spec.traffic(rounds, params, **config.options(config.spec.compiled))
+    return config.spec.count(rounds, params, **config.options(config.spec.compiled))
 
 
 def warning(setup: Setup) -> str | None:

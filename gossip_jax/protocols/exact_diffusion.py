@@ -118,6 +118,7 @@ SPEC = Spec(
     color="slateblue",
     line="--",
     rounds="fixed graph",
+    is_of_every_update=True,
     traffic=lambda rounds, params, weights: counted_routes(rounds, params),
     options=(
         Option(

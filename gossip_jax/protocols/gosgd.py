@@ -58,4 +58,5 @@ SPEC = Spec(
     traffic=_pushing.counted,
     options=(WIRE_DTYPE,),
     can_be_late=True,
+    conserved=(_pushing.PushState,),
 )
