@@ -23,6 +23,11 @@ class Decentral(NamedTuple):
     draw: Callable[[int], gj.Draw]
     nesterov: bool = False  # of the local optimizer
 
+    @property
+    def protocol(self) -> str:
+        """The public name of its factory."""
+        return self.name.split(",")[0]
+
 
 def by_leaf(compress: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
     return lambda row: np.concatenate([compress(row[which]) for which in LEAVES])
@@ -71,8 +76,8 @@ CASES = (
     Decentral("push_sum, star", gj.push_sum, oracles.push_sum, star),
     Decentral("push_sum, one_peer", gj.push_sum, oracles.push_sum, one_peer),
     Decentral("gosgd", gj.gosgd, oracles.gosgd, peers),
-    Decentral("delayed push_sum", lambda: gj.delayed(gj.push_sum()), oracles.overlap_push_sum, peers),
-    Decentral("delayed dpsgd", lambda: gj.delayed(gj.dpsgd()), oracles.late_mixing, chain_at_random),
+    Decentral("push_sum, delayed", lambda: gj.delayed(gj.push_sum()), oracles.overlap_push_sum, peers),
+    Decentral("dpsgd, delayed", lambda: gj.delayed(gj.dpsgd()), oracles.late_mixing, chain_at_random),
     Decentral("local_sgd", lambda: gj.local_sgd(3), oracles.local_sgd(3), peers),
     Decentral("post_local_sgd", lambda: gj.post_local_sgd(4, 3), oracles.post_local_sgd(4, 3), peers),
     Decentral("gossip_pga", lambda: gj.gossip_pga(4), oracles.gossip_pga(4), ring),
@@ -81,7 +86,7 @@ CASES = (
         "slowmo", lambda: gj.slowmo(2, 0.6, 0.8), oracles.slowmo(0.6, 0.8, lambda t: 1, 2), peers
     ),
     Decentral(
-        "slowmo with a schedule",
+        "slowmo, with a schedule",
         lambda: gj.slowmo(2, 0.6, 0.8, falling),
         oracles.slowmo(0.6, 0.8, lambda t: 0.0 if t < 3 else 0.5 / (1 + t), 2),
         peers,
@@ -123,13 +128,15 @@ CASES = (
     ),
     Decentral("gradient_tracking", gj.gradient_tracking, oracles.gradient_tracking_of_updates, peers),
     Decentral(
-        "gradient_tracking of gradients",
+        "gradient_tracking, of gradients",
         lambda: gj.gradient_tracking("gradients"),
         oracles.gradient_tracking_of_gradients,
         one_peer,
     ),
     Decentral("exact_diffusion", gj.exact_diffusion, oracles.exact_diffusion(True), ring),
-    Decentral("D²", lambda: gj.exact_diffusion("whole"), oracles.exact_diffusion(False), star),
+    Decentral(
+        "exact_diffusion, D²", lambda: gj.exact_diffusion("whole"), oracles.exact_diffusion(False), star
+    ),
     Decentral(
         "choco, top_k",
         lambda: gj.choco(compression.top_k(1 / 8), 0.3),
@@ -143,13 +150,19 @@ CASES = (
         star,
     ),
     Decentral(
-        "staggered easgd",
+        "elastic_averaging, staggered",
         lambda: gj.elastic_averaging(0.1, 4, phase="staggered"),
         oracles.staggered_easgd(0.1, 4),
         peers,
     ),
-    Decentral("eamsgd", lambda: gj.elastic_averaging(0.1, 3), oracles.eamsgd(0.1, 3), peers, True),
-    Decentral("matcha", lambda: gj.dpsgd("atc"), oracles.dpsgd_atc, matcha),
+    Decentral(
+        "elastic_averaging, EAMSGD",
+        lambda: gj.elastic_averaging(0.1, 3),
+        oracles.eamsgd(0.1, 3),
+        peers,
+        True,
+    ),
+    Decentral("dpsgd, MATCHA", lambda: gj.dpsgd("atc"), oracles.dpsgd_atc, matcha),
 )
 
 

@@ -54,11 +54,14 @@ def drawn():
 
 
 @pytest.mark.parametrize("name", gj.protocols.SPECS)
-def test_a_protocol_knows_the_place_that_its_spec_says(name):
+def test_a_protocol_of_its_spec_s_defaults_knows_its_place(name, params):
     spec = gj.protocols.SPECS[name]
-    protocol = spec.factory(**{option.name: option.default_for(W) for option in spec.options})
+    options = {option.name: option.default_for(W) for option in spec.options}
+    assert spec.join(optax.sgd(0.1), **options).init(params) is not None
+    options.pop("delayed", None)
+    protocol = (spec.make or spec.factory)(**options)
     assert isinstance(protocol, Protocol)
-    assert protocol.place == spec.place
+    assert (protocol.place == "before") == spec.averages_gradients
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

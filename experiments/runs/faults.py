@@ -135,7 +135,7 @@ def _donor(worker: int, well: list[int]) -> int:
 
 
 def _copied(state: Any, donor: int, worker: int, kept: tuple[type, ...]) -> Any:
-    """The state with a worker's replaced by another's, but for the types of which each keeps its own."""
+    """The state, a worker's replaced by another's, but for the types of which each keeps its own."""
 
     def is_kept(node: Any) -> bool:
         return isinstance(node, kept)
