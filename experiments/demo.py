@@ -1,4 +1,4 @@
-"""All protocols on scikit-learn's digits: a table and a picture, in a minute on two cores."""
+"""Protocols on scikit-learn's digits: a table and a picture, in a minute or two on two cores."""
 
 import dataclasses
 import json
@@ -13,8 +13,8 @@ from experiments.runs.run_directory import RunDirectory
 from experiments.tasks import data
 from experiments.train import begin, train
 from experiments.training import run
-from experiments.training.config import Config
-from experiments.training.protocols import as_often
+from experiments.training.config import Config, ProtocolName
+from experiments.training.protocols import USUAL, as_often
 from gossip_jax.protocols import SPECS
 
 # The thesis's learning rate and momentum, on a smaller model, with batches that leave each worker
@@ -31,7 +31,10 @@ SETTINGS = Config(
 
 @dataclasses.dataclass(frozen=True)
 class Demo:
-    """Train with every protocol, four workers each, and compare what they reach and send."""
+    """Train with several protocols, four workers each, and compare what they reach and send."""
+
+    protocols: tuple[ProtocolName, ...] = USUAL
+    """Which protocols, of those that experiments.train offers."""
 
     out: Path | None = None
     """A new directory for the runs and the picture; runs/demo-TIME-PROCESS where not given."""
@@ -53,7 +56,7 @@ def main() -> None:
             protocol: dataclasses.replace(
                 SETTINGS, epochs=options.epochs, seed=options.seed, **as_often(protocol, 1 / 32)
             ).checked()
-            for protocol in SPECS
+            for protocol in options.protocols
         }
         dataset = data.load(SETTINGS.dataset)
         RunDirectory(out).make()
@@ -65,7 +68,7 @@ def main() -> None:
             directory.make()
             results[protocol] = train(*begin(setup, directory, console), directory, console)
         picture = out / "accuracy.png"
-        plot({protocol: out / protocol for protocol in SPECS}).savefig(picture, dpi=150)
+        plot({protocol: out / protocol for protocol in configs}).savefig(picture, dpi=150)
     console.print(result_table(results))
     console.print(f"picture: {picture}", soft_wrap=True)
 

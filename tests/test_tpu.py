@@ -51,6 +51,40 @@ def test_a_step_for_a_tpu_has_one_permute_a_leaf_and_route_and_hides_those_it_kn
         assert found["overlapped"] >= 0.8 * found["pairs"]
 
 
+# Of a ring two routes, of the complete graph 28 pairs; four leaves, and a weight where one is sent.
+PERMUTES = {
+    **dict.fromkeys(("elastic_gossip", "gossiping_sgd"), 28 * 4),
+    **dict.fromkeys(("dpsgd", "gossip_pga", "quasi_global_momentum", "exact_diffusion"), 2 * 4),
+    "push_sum": 2 * (4 + 1),
+    "gosgd": 28 * (4 + 1),
+    "noloco": 28 * 4 * 2,
+    "gradient_tracking": 2 * 4 * 2,
+}
+COLLECTIVES = {
+    **dict.fromkeys(("all_reduce", "elastic_averaging", "local_sgd", "slowmo", "diloco"), 1),
+    "gossip_pga": 1,
+    "post_local_sgd": 2,
+    "streaming_diloco": 4,
+}
+
+
+@pytest.mark.slow
+def test_each_protocol_has_as_many_collectives_as_its_graph_says():
+    names = sorted({*PERMUTES, *COLLECTIVES, "no_communication"})
+    script = (
+        "import json; from experiments.bench import tpu\n"
+        f"print(json.dumps([row._asdict() for row in tpu.measure(8, {names})]))"
+    )
+    environment = os.environ | ENVIRONMENT | {"PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+    environment.pop("XLA_FLAGS", None)
+    command = [python_with_libtpu(), "-c", script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    found = {row["program"]: row for row in json.loads(done.stdout.splitlines()[-1])}
+    assert {name: found[name]["permutes"] for name in names} == dict.fromkeys(names, 0) | PERMUTES
+    assert {name: found[name]["collectives"] for name in names} == dict.fromkeys(names, 0) | COLLECTIVES
+
+
 SCHEDULE = """\
 %body (a: f32[8]) -> f32[8] {
   %start.1 = (f32[8], f32[8]) collective-permute-start(f32[8] %a), source_target_pairs={{0,1}}

@@ -17,6 +17,8 @@ from experiments.common import strict_json
 from experiments.common.cli import flag, make_console, make_cpu_devices, new_path, reported
 from experiments.common.files import write_whole
 from experiments.runs.provenance import surroundings
+from experiments.training.config import ProtocolName
+from experiments.training.protocols import USUAL
 from gossip_jax import checks, traffic
 
 Section = Literal["steps", "compile", "exchanges", "tpu"]
@@ -37,6 +39,9 @@ class Bench:
     sections: tuple[Section, ...] = ("steps", "compile", "exchanges")
     """What to measure. tpu compiles for TPUs, of which none need be here, and wants the extra of this
     name: pip install '.[tpu]'."""
+
+    protocols: tuple[ProtocolName, ...] = USUAL
+    """Whose steps to measure, and to compile for eight TPUs."""
 
     workers: tuple[int, ...] = (4, 8)
     """Numbers of workers to measure the steps with."""
@@ -96,7 +101,9 @@ def _measure(bench: Bench, rates: Rates) -> Iterator[tuple[Section, Sequence[Any
     if "steps" in bench.sections:
         for number, backend in itertools.product(bench.workers, bench.backends):
             if _fits(number, backend):
-                rows = steps.measure(number, backend, bench.width, bench.updates, bench.repeats, rates)
+                rows = steps.measure(
+                    bench.protocols, number, backend, bench.width, bench.updates, bench.repeats, rates
+                )
                 yield "steps", rows, tables.steps(rows)
     if "compile" in bench.sections:
         for backend in bench.backends:
@@ -115,7 +122,7 @@ def _measure(bench: Bench, rates: Rates) -> Iterator[tuple[Section, Sequence[Any
             yield "exchanges", rows, tables.exchanges(rows)
     if "tpu" in bench.sections:
         for number in tpu.TOPOLOGIES:
-            rows = tpu.measure(number)
+            rows = tpu.measure(number, bench.protocols)
             yield "tpu", rows, tables.tpu(rows)
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -67,11 +67,18 @@ class Program:
 
 
 def measure(
-    num_workers: int, backend: Any, width: int, updates: int, repeats: int, rates: Rates
+    protocols: Sequence[str],
+    num_workers: int,
+    backend: Any,
+    width: int,
+    updates: int,
+    repeats: int,
+    rates: Rates,
 ) -> list[Step]:
-    """The floor and all protocols on one backend.
+    """The floor and some protocols on one backend.
 
     Args:
+      protocols: their names.
       num_workers: W.
       backend: of `gossip_jax.place`.
       width: of the hidden layers.
@@ -82,7 +89,7 @@ def measure(
     dataset = synthetic(num_workers * updates * BATCH)
     programs = {"floor": floor_program(dataset, num_workers, backend, width)}
     cases: dict[tuple[str, float | None], Callable[[], Any]] = {("floor", None): programs["floor"]}
-    for protocol in SPECS:
+    for protocol in protocols:
         config = configured(protocol, num_workers, backend, width)
         programs[protocol] = program = protocol_program(config, dataset)
         for p in PROBABILITIES if SPECS[protocol].draws_rounds else (None,):

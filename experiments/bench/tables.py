@@ -82,7 +82,7 @@ def tpu(rows: Sequence[TpuCompiled]) -> Table:
     table = _table(
         f"{rows[0].topology}, W = {rows[0].workers}",
         ("program",),
-        ("compile s", "permutes", "overlapped", "code MB", "temporary"),
+        ("compile s", "permutes", "overlapped", "others", "code MB", "temporary"),
     )
     for row in rows:
         table.add_row(
@@ -90,6 +90,7 @@ def tpu(rows: Sequence[TpuCompiled]) -> Table:
             f"{row.compile_seconds:.1f}",
             str(row.permutes),
             f"{row.overlapped / row.permutes:.0%}" if row.permutes else "",
+            str(row.collectives),
             f"{row.code_bytes / 1e6:.1f}",
             f"{row.temporary_replicas:.2f}",
         )

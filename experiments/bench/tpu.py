@@ -3,6 +3,7 @@
 import os
 import re
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +13,8 @@ from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec
 
 import gossip_jax as gj
+from experiments.training.config import Config, ProtocolName
+from experiments.training.protocols import make_draw
 from gossip_jax import graphs, keys, training
 
 TOPOLOGIES = {4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8"}  # of v5e, by number of workers
@@ -33,6 +36,7 @@ class Compiled(NamedTuple):
     program: str
     compile_seconds: float
     permutes: int
+    collectives: int  # all-reduces and all-gathers
     code_bytes: int
     temporary_replicas: float  # memory for temporary values, in replicas
     overlapped: int  # permutes with a matrix product between their start and their end
@@ -43,8 +47,13 @@ def prepare() -> None:
     os.environ.update(_ENVIRONMENT)
 
 
-def measure(num_workers: int) -> list[Compiled]:
+def measure(num_workers: int, protocols: Sequence[ProtocolName] = ()) -> list[Compiled]:
     """Compiles an update for v5e, with a worker on each of so many chips, one of `TOPOLOGIES`.
+
+    Args:
+      num_workers: W.
+      protocols: what is compiled beside the exchanges over some graphs, where W is 8: each with the
+        graph and the options that it has by default.
 
     Raises:
       ValueError: libtpu is not installed.
@@ -58,7 +67,16 @@ def measure(num_workers: int) -> list[Compiled]:
         "dpsgd, ring": (gj.dpsgd(), gj.every(ring)),
         "dpsgd, one-peer exponential": (gj.dpsgd(), gj.in_turn(one_peer)),
     }
-    return [_compiled(name, devices, *case) for name, case in cases.items()]
+    sgd = optax.sgd(0.1)
+    found = [
+        _compiled(name, devices, gj.decentralise(sgd, protocol), draw)
+        for name, (protocol, draw) in cases.items()
+    ]
+    for name in protocols if num_workers == 8 else ():
+        config = Config(protocol=name, workers=num_workers, batch_size=num_workers).checked()
+        options = config.options(option.name for option in config.spec.options)
+        found.append(_compiled(name, devices, config.spec.join(sgd, **options), make_draw(config)))
+    return found
 
 
 def _devices(num_workers: int) -> list[Any]:
@@ -72,9 +90,8 @@ def _devices(num_workers: int) -> list[Any]:
         ) from error
 
 
-def _compiled(name: str, devices: list[Any], protocol: Any, draw: gj.Draw) -> Compiled:
+def _compiled(name: str, devices: list[Any], optimizer: Any, draw: gj.Draw) -> Compiled:
     placement = gj.place(len(devices), "shard_map", devices=devices)
-    optimizer = optax.chain(optax.sgd(0.1), protocol)
     update = training.by_route(training.train_update(_loss, optimizer))
 
     def shaped(tree: Any, *axes: Any) -> Any:
@@ -104,6 +121,7 @@ def _compiled(name: str, devices: list[Any], protocol: Any, draw: gj.Draw) -> Co
         name,
         seconds,
         len(re.findall(r"collective-permute(?:-start)?\(", program)),
+        len(re.findall(r" all-(?:reduce|gather)(?:-start)?\(", program)),
         memory.generated_code_size_in_bytes,
         memory.temp_size_in_bytes / (4 * _LEAVES * _WIDTH**2),
         overlapped(program),

@@ -11,8 +11,20 @@ import optax
 from jax import Array
 
 import gossip_jax as gj
-from experiments.training.config import Config
+from experiments.training.config import Config, ProtocolName
 from gossip_jax.protocols import SPECS
+
+USUAL: tuple[ProtocolName, ...] = (
+    "no_communication",
+    "all_reduce",
+    "elastic_gossip",
+    "gossiping_sgd",
+    "elastic_averaging",
+    "dpsgd",
+    "push_sum",
+    "diloco",
+)
+"""What is shown and measured where no protocols are named: to compile all takes minutes."""
 
 
 def make_optimizer(
