@@ -172,7 +172,7 @@ def test_a_protocol_runs_once_for_each_p_where_its_rounds_depend_on_it_and_else_
     runs = all_runs(protocols=(protocol,), p=(0.5, 0.25))
     key = gj.keys.run_key(0)
     drawn = {
-        p: draw_rounds(make_draw(Config(protocol=protocol, p=p).checked()), key, 1, 50)
+        p: draw_rounds(make_draw(Config(protocol=protocol, p=p).checked()), key, 1, 500)
         for p in (0.5, 0.25)
     }
     alike = jax.tree.map(np.array_equal, drawn[0.5], drawn[0.25])

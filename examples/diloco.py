@@ -1,0 +1,89 @@
+"""python examples/diloco.py
+
+A byte-level transformer on four workers, as in DiLoCo: each trains with AdamW by itself, and every 64
+updates an outer optimizer takes the mean of how far they came. All-reduce SGD averages at every update;
+the last line compares the two. The text is the source of Python's standard library.
+"""
+
+import sys
+import sysconfig
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import linen as nn
+
+import gossip_jax as gj
+
+WORKERS, BATCH, LENGTH, PERIOD = 4, 8, 64, 64
+UPDATES = int(sys.argv[1]) if len(sys.argv) > 1 else 1024
+SEED = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+
+
+class Transformer(nn.Module):
+    width: int = 64
+    layers: int = 2
+
+    @nn.compact
+    def __call__(self, tokens):  # [B, T] -> [B, T, 256]
+        x = nn.Embed(256, self.width)(tokens)
+        x = x + self.param("position", nn.initializers.normal(0.02), (LENGTH, self.width))[None]
+        mask = nn.make_causal_mask(tokens)
+        for _ in range(self.layers):
+            x = x + nn.MultiHeadDotProductAttention(num_heads=4)(nn.LayerNorm()(x), mask=mask)
+            x = x + nn.Dense(self.width)(nn.gelu(nn.Dense(4 * self.width)(nn.LayerNorm()(x))))
+        return nn.Dense(256)(nn.LayerNorm()(x))
+
+
+def corpus() -> tuple[np.ndarray, np.ndarray]:
+    """Bytes to train on, and bytes to test on, of other files."""
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    texts = [np.frombuffer(path.read_bytes(), np.uint8) for path in files]
+    return np.concatenate(texts[::2]), np.concatenate(texts[1::2])
+
+
+def draw_batch(text: jax.Array, key: jax.Array) -> jax.Array:
+    starts = jax.random.randint(key, (BATCH,), 0, len(text) - LENGTH - 1)
+    return text[starts[:, None] + jnp.arange(LENGTH + 1)[None]].astype(jnp.int32)
+
+
+model = Transformer()
+train_text, test_text = (jnp.asarray(text) for text in corpus())
+
+
+def loss(params, batch):
+    logits = model.apply(params, batch[:, :-1])
+    return optax.softmax_cross_entropy_with_integer_labels(logits, batch[:, 1:]).mean()
+
+
+def bits_a_byte(protocol) -> float:
+    """On test text, of the mean replica, after training with a protocol."""
+    schedule = optax.warmup_cosine_decay_schedule(0.0, 2e-3, UPDATES // 16, UPDATES, 2e-4)
+    local = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=0.1))
+    silent = gj.uniform_peers(WORKERS, p=0.0)  # both go by the number of the update alone
+    optimizer = gj.decentralise(local, protocol, silent)
+
+    def train(params, state, worker):
+        def update(carry, t):
+            params, state = carry
+            key = jax.random.fold_in(jax.random.fold_in(jax.random.key(SEED), t), worker)
+            gradient = jax.grad(loss)(params, draw_batch(train_text, key))
+            updates, state = optimizer.update(gradient, state, params)
+            return (optax.apply_updates(params, updates), state), None
+
+        return jax.lax.scan(update, (params, state), jnp.arange(UPDATES))[0][0]
+
+    params = model.init(jax.random.key(SEED), jnp.zeros((1, LENGTH), jnp.int32))
+    workers = gj.place(WORKERS, "vmap")
+    stacked, states = workers.replicate((params, optimizer.init(params)))
+    trained = workers.map(train, in_axes=(0, 0, 0))(stacked, states, jnp.arange(WORKERS))
+    mean = gj.metrics.mean_replica(trained)
+    test = jax.vmap(draw_batch, in_axes=(None, 0))(test_text, jax.random.split(jax.random.key(1), 64))
+    return float(jax.jit(jax.vmap(loss, in_axes=(None, 0)))(mean, test).mean() / jnp.log(2))
+
+
+together = bits_a_byte(gj.all_reduce())
+apart = bits_a_byte(gj.diloco(period=PERIOD))
+print(f"bits a byte: all_reduce {together:.3f}, diloco {apart:.3f}, at {1 / PERIOD:.1%} of the bytes")
