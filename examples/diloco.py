@@ -23,11 +23,14 @@ SEED = int(sys.argv[2]) if len(sys.argv) > 2 else 0
 
 
 class Transformer(nn.Module):
+    """Causal, over bytes."""
+
     width: int = 64
     layers: int = 2
 
     @nn.compact
-    def __call__(self, tokens):  # [B, T] -> [B, T, 256]
+    def __call__(self, tokens):
+        """Logits [B, T, 256] for tokens [B, T]."""
         x = nn.Embed(256, self.width)(tokens)
         x = x + self.param("position", nn.initializers.normal(0.02), (LENGTH, self.width))[None]
         mask = nn.make_causal_mask(tokens)
@@ -45,6 +48,7 @@ def corpus() -> tuple[np.ndarray, np.ndarray]:
 
 
 def draw_batch(text: jax.Array, key: jax.Array) -> jax.Array:
+    """Pieces of the text, int32 [B, T + 1]."""
     starts = jax.random.randint(key, (BATCH,), 0, len(text) - LENGTH - 1)
     return text[starts[:, None] + jnp.arange(LENGTH + 1)[None]].astype(jnp.int32)
 
@@ -54,6 +58,7 @@ train_text, test_text = (jnp.asarray(text) for text in corpus())
 
 
 def loss(params, batch):
+    """The mean cross-entropy of each next byte."""
     logits = model.apply(params, batch[:, :-1])
     return optax.softmax_cross_entropy_with_integer_labels(logits, batch[:, 1:]).mean()
 
