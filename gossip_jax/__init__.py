@@ -40,7 +40,7 @@ from gossip_jax.protocols.sparse_loco import sparse_loco
 from gossip_jax.protocols.streaming_diloco import streaming_diloco
 from gossip_jax.rounds import Round, in_contact, initiated
 from gossip_jax.stacked import stacked
-from gossip_jax.workers import IdleDevicesWarning, Placement, place
+from gossip_jax.workers import IdleDevicesWarning, Mapped, Placement, place
 
 __version__ = "0.1.0"
 
@@ -50,6 +50,7 @@ __all__ = [
     "ElasticAveragingState",
     "Graph",
     "IdleDevicesWarning",
+    "Mapped",
     "Placement",
     "Round",
     "absence",

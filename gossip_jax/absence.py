@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
+from jaxtyping import Bool, Key
 
 from gossip_jax import axis, keys
 from gossip_jax.keys import Purpose
@@ -19,8 +20,8 @@ from gossip_jax.training import Update
 
 @functools.partial(jax.jit, static_argnames=("num_updates", "num_workers"))
 def draw_absences(
-    key: Array, first_step: ArrayLike, num_updates: int, num_workers: int, rate: ArrayLike
-) -> Array:
+    key: Key[Array, ""], first_step: ArrayLike, num_updates: int, num_workers: int, rate: ArrayLike
+) -> Bool[Array, "T W"]:
     """Who sits out which of consecutive updates: each worker, at each, independently.
 
     Args:
@@ -58,7 +59,7 @@ def without(rounds: Round, absent: ArrayLike) -> Round:
 
 def sitting_out(
     update: Update,
-    absent: Array,
+    absent: Bool[Array, "T W"],
     first_step: ArrayLike,
     axis_name: str = "workers",
 ) -> Update:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 from jax import Array, lax
+from jaxtyping import Int32
 
 AxisName = Any
 """Of a worker axis: a name, or a tuple of names of axes that are all across devices."""
@@ -74,7 +75,7 @@ def bound(axis_name: AxisName) -> Axis:
     return Axis(devices, replicas, _size(devices) or 1, _size(replicas) or 1)
 
 
-def worker_index(axis_name: AxisName = "workers") -> Array:
+def worker_index(axis_name: AxisName = "workers") -> Int32[Array, ""]:
     """Which worker this is, 0 to W - 1: as `jax.lax.axis_index`, also where a device holds several.
 
     Args:

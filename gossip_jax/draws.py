@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
+from jaxtyping import Float64, Key
 
 from gossip_jax import checks
 from gossip_jax.graphs._graph import Graph
@@ -40,15 +42,15 @@ class Draw(Protocol):
         """The graph of its rounds."""
         ...
 
-    def __call__(self, key: Array, step: ArrayLike) -> Round:
+    def __call__(self, key: Key[Array, ""], step: ArrayLike) -> Round:
         """Draws the round of update `step` (counted from 1) from the run's shared key."""
         ...
 
-    def route_probability(self) -> np.ndarray:
+    def route_probability(self) -> Float64[np.ndarray, " E"]:
         """float64 [E]: the probability that a route is in use, at an update where it may be."""
         ...
 
-    def contact_probability(self) -> np.ndarray:
+    def contact_probability(self) -> Float64[np.ndarray, "W W"]:
         """float64 [W, W]: the probability that i and k are in contact, at an update where they may."""
         ...
 
@@ -218,7 +220,7 @@ def at_random(graph: Graph, p: float, period: int = 1) -> Draw:
     )
 
 
-def independently(graph: Graph, probabilities: ArrayLike, period: int = 1) -> Draw:
+def independently(graph: Graph, probabilities: ArrayLike | Sequence[float], period: int = 1) -> Draw:
     """Each route of a graph at every τ-th update with a probability of its own, as in MATCHA.
 
     Args:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool
 
 from gossip_jax.rounds import Round
 from gossip_jax.training import Update
@@ -17,7 +18,7 @@ class Watched(NamedTuple):
     sick_from: Array  # int32 scalar: the update, counted from 1, that made it so; 0: it is finite
 
 
-def is_finite(state: Any) -> Array:
+def is_finite(state: Any) -> Bool[Array, ""]:
     """Whether no value of one worker's state is NaN or infinite: bool scalar."""
     finite = [
         jnp.isfinite(leaf).all()
@@ -28,7 +29,7 @@ def is_finite(state: Any) -> Array:
 
 
 @jax.jit
-def finite_workers(states: Any) -> Array:
+def finite_workers(states: Any) -> Bool[Array, " W"]:
     """Of all workers' states, leaves [W, ...], which are finite: bool [W]."""
     return jax.vmap(is_finite)(states)
 

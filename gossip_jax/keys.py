@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
+from jaxtyping import Key
 
 
 class Purpose(enum.IntEnum):
@@ -21,7 +22,7 @@ class Purpose(enum.IntEnum):
     COMPRESSION = 6
 
 
-def run_key(seed: int) -> Array:
+def run_key(seed: int) -> Key[Array, ""]:
     """The key of a whole run, of a pinned implementation: equal bits on every backend and version.
 
     Nor does a setting of JAX change it: of `jax.random.key` it is the value without any.
@@ -30,7 +31,7 @@ def run_key(seed: int) -> Array:
     return jax.random.wrap_key_data(data, impl="threefry2x32")
 
 
-def derive(key: Array, purpose: Purpose, *indices: ArrayLike) -> Array:
+def derive(key: Key[Array, ""], purpose: Purpose, *indices: ArrayLike) -> Key[Array, ""]:
     """The key for one purpose, then for each index in turn (an epoch, a step, a worker)."""
     key = jax.random.fold_in(key, int(purpose))
     for index in indices:

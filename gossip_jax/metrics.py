@@ -7,11 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jaxtyping import Float, Int, Int32, Shaped
 
 
 def num_correct(
-    logits: Callable[[Any], Array], inputs: Array, labels: Array, batch_size: int = 500
-) -> Array:
+    logits: Callable[[Any], Array],
+    inputs: Shaped[Array, "n ..."],
+    labels: Int[Array, " n"],
+    batch_size: int = 500,
+) -> Int32[Array, ""]:
     """How many examples a classifier gets right. Every example counts, whatever the batch size.
 
     Args:
@@ -51,7 +55,7 @@ def _means(leaves: list[Array]) -> list[Array]:
     return [_mean(leaf).astype(leaf.dtype) if _is_floating(leaf) else leaf[0] for leaf in leaves]
 
 
-def consensus_distance(params: Any) -> Array:
+def consensus_distance(params: Any) -> Float[Array, ""]:
     """How far the replicas are apart: `sqrt(mean_i ‖θ_i - θ̄‖²)`, θ̄ the mean replica.
 
     Args:

@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Bool, Float
 
 from gossip_jax.rounds import Round, in_contact
 
 
-def mixing_matrix(round: Round) -> Array:
+def mixing_matrix(round: Round) -> Float[Array, "... W W"]:
     """What a round does with the weights of its graph: stacked parameters x become `mixing_matrix @ x`.
 
     Args:
@@ -33,7 +34,7 @@ def mixing_matrix(round: Round) -> Array:
     return own.at[into, sources].add(weights)
 
 
-def graph_weights(round: Round) -> Array:
+def graph_weights(round: Round) -> Float[Array, "E W"]:
     """The weight that each worker gives to what it receives on each route: float [E, W].
 
     In a round of routes they are the graph's: `turn_weights` where the routes in use are of one turn,
@@ -51,7 +52,7 @@ def graph_weights(round: Round) -> Array:
     return jnp.where(received(round), jnp.where(turns == 1, alone, together), 0)
 
 
-def received(round: Round) -> Array:
+def received(round: Round) -> Bool[Array, "E W"]:
     """On which routes each worker receives from another one in a round of routes: bool [E, W]."""
     graph = round.graph
     there = jnp.broadcast_to(round.routes[:, None], graph.sources.shape) & graph.receives

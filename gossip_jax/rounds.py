@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,13 +12,14 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
+from jaxtyping import Bool, Int32
 
 from gossip_jax.graphs._graph import Graph
 from gossip_jax.graphs.complete import complete
 
 
 @jax.tree_util.register_pytree_with_keys_class
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, init=False)
 class Round:
     """Who talks to whom at one update: the same value on every worker.
 
@@ -52,29 +53,34 @@ class Round:
              [0, 0, 0, 0]], dtype=int32)
     """
 
-    peer: Any  # int32 [..., W]; None in a round of routes
-    step: Any = 1  # int32 [...]
-    graph: Graph = None  # pyright: ignore[reportAssignmentType]
-    num_routes: range = dataclasses.field(default=range(0), init=False, repr=False)
+    peer: Int32[Array, "... W"]  # None in a round of routes
+    step: Int32[Array, "..."]
+    graph: Graph
+    num_routes: range = dataclasses.field(repr=False)
     """How many routes may be in use, as far as is known when one compiles: static. range(1) is a
     silent round, range(E, E + 1) one with all routes of its graph in use. What may differ between
     stacked rounds is known for all of them together."""
-    routes: Any = dataclasses.field(default=None, init=False)  # bool [..., E]; None in one of peers
-    away: Any = dataclasses.field(default=None, init=False)  # bool [..., W], or None for nobody
+    routes: Bool[Array, "... E"]  # None in one of peers
+    away: Bool[Array, "... W"] | None  # None for nobody
     """In a round of routes, the workers that neither send nor receive."""
 
-    def __post_init__(self):
-        peer = as_int32("peer", self.peer)
+    def __init__(
+        self,
+        peer: ArrayLike | Sequence[Any],
+        step: ArrayLike | Sequence[Any] = 1,
+        graph: Graph | None = None,
+    ):
+        peer = as_int32("peer", peer)
         if peer.ndim == 0:
             raise ValueError("Round: peer must have one entry for each worker, [W]; got a scalar")
-        graph = complete(peer.shape[-1]) if self.graph is None else self.graph
+        graph = complete(peer.shape[-1]) if graph is None else graph
         if not isinstance(graph, Graph) or graph.num_workers != peer.shape[-1]:
             raise ValueError(
                 f"Round: graph must be a Graph of the {peer.shape[-1]} workers of peer; got {graph!r}"
             )
         if not isinstance(peer, Tracer):
             _check_peers(np.asarray(peer), graph)
-        self._set(peer=peer, step=_step_of("peer", peer, self.step), graph=graph)
+        self._set(peer=peer, step=_step_of("peer", peer, step), graph=graph, routes=None, away=None)
         # Each worker initiates one contact at most.
         self._set(num_routes=range(min(graph.num_workers, graph.num_routes) + 1))
 
@@ -175,7 +181,7 @@ def _also_stacked(function: Callable[[Round], Array]) -> Callable[[Round], Array
 
 
 @_also_stacked
-def routes_in_use(round: Round) -> Array:
+def routes_in_use(round: Round) -> Bool[Array, "... E"]:
     """Which routes of its graph a round uses: bool [..., E].
 
     Where the routes are matchings, a contact of one pair has its whole matching in use.
@@ -193,7 +199,7 @@ def routes_in_use(round: Round) -> Array:
 
 
 @_also_stacked
-def initiated(round: Round) -> Array:
+def initiated(round: Round) -> Bool[Array, "... W W"]:
     """Who picked whom: `S[i, k]` is true where worker i initiated contact with worker k.
 
     In a round of routes, a worker's picks are those from whom it receives.
@@ -217,7 +223,7 @@ def initiated(round: Round) -> Array:
     return picked & jnp.broadcast_to(there[:, None], shape) & jnp.broadcast_to(there, shape)
 
 
-def in_contact(round: Round) -> Array:
+def in_contact(round: Round) -> Bool[Array, "... W W"]:
     """Who exchanges with whom, whoever of the two initiated: `S | S^T`.
 
     Args:
@@ -230,7 +236,7 @@ def in_contact(round: Round) -> Array:
     return picked | picked.swapaxes(-1, -2)
 
 
-def as_int32(name: str, value: ArrayLike) -> Array:
+def as_int32(name: str, value: ArrayLike | Sequence[Any]) -> Int32[Array, "..."]:
     """`value` as int32; TypeError where it does not hold integers, ValueError where they do not fit."""
     if not isinstance(value, jax.Array):
         value = np.asarray(value)
@@ -243,7 +249,7 @@ def as_int32(name: str, value: ArrayLike) -> Array:
     return jnp.asarray(value, jnp.int32)
 
 
-def _step_of(name: str, values: Array, step: ArrayLike) -> Array:
+def _step_of(name: str, values: Array, step: ArrayLike | Sequence[Any]) -> Array:
     """The step of each round, of the leading shape of its values."""
     step, shape = as_int32("step", step), values.shape[:-1]
     if step.ndim == 0:

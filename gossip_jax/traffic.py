@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Float64
 
 from gossip_jax.draws import Draw
 from gossip_jax.graphs._graph import Graph
@@ -24,7 +25,7 @@ class Traffic:
     """What was, or will be, sent. Traffic of consecutive parts of a run can be added."""
 
     exchanges: float  # between two workers (pairwise), or among all (collective)
-    bytes_sent: np.ndarray  # float64 [W], by each worker
+    bytes_sent: Float64[np.ndarray, " W"]  # by each worker
 
     @property
     def busiest(self) -> float:
@@ -99,13 +100,13 @@ def counted_gathering(rounds: Round, message: Any, period: int = 1) -> Traffic:
     return Traffic(float(times) if others else 0.0, np.full(rounds.num_workers, each))
 
 
-def due(rounds: Round, period: int, phase: int = 0) -> np.ndarray:
+def due(rounds: Round, period: int, phase: int = 0) -> Bool[np.ndarray, "..."]:
     """The rounds `phase` updates after one that τ divides: bool [...]."""
     steps = np.asarray(rounds.step) - phase
     return (steps % period == 0) & (steps > 0)
 
 
-def at(rounds: Round, which: np.ndarray) -> Round:
+def at(rounds: Round, which: Bool[np.ndarray, "..."]) -> Round:
     """Those of stacked rounds, bool [...], as stacked rounds [n]."""
     return jax.tree.map(lambda leaf: np.asarray(leaf)[which], rounds)
 

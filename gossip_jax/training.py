@@ -13,6 +13,7 @@ import numpy as np
 import optax
 from jax import Array, lax
 from jax.typing import ArrayLike
+from jaxtyping import Key
 
 from gossip_jax import axis, exchange, keys
 from gossip_jax.draws import Draw
@@ -42,7 +43,7 @@ def init_worker(params: Any, model_state: Any, optimizer: optax.GradientTransfor
 
 
 @functools.partial(jax.jit, static_argnames=("draw", "num_updates"))
-def draw_rounds(draw: Draw, key: Array, first_step: ArrayLike, num_updates: int) -> Round:
+def draw_rounds(draw: Draw, key: Key[Array, ""], first_step: ArrayLike, num_updates: int) -> Round:
     """The rounds of consecutive updates, stacked. Compiled once for each `draw` and `num_updates`.
 
     Args:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,18 @@ from jax.sharding import (
 from gossip_jax import _mapping, axis, checks
 
 Backend = Literal["auto", "pmap", "vmap", "shard_map"]
+
+
+class Mapped(Protocol):
+    """A function of all workers' values, as `Placement.map` compiles it."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The results, stacked, [W, ...]."""
+        ...
+
+    def lower(self, *arguments: Any) -> jax.stages.Lowered:
+        """The program for arguments like these, as of a jitted function; `.compile()` compiles it."""
+        ...
 
 
 class IdleDevicesWarning(UserWarning):
@@ -191,7 +203,7 @@ class Placement:
         function: Callable[..., Any],
         in_axes: int | Sequence[int | None] = (0,),
         donate_argnums: int | Sequence[int] = (),
-    ) -> Any:
+    ) -> Mapped:
         """Compiles a function of one worker's values into one of all workers'.
 
         Args:

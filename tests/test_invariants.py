@@ -10,6 +10,7 @@ from decentral_cases import CASES, UPDATES, as_matrices, drawn, joined, peers, r
 import gossip_jax as gj
 from gossip_jax import compression, graphs
 from gossip_jax.delayed import InFlight
+from gossip_jax.protocols._pushing import PushState
 
 CONSTANT_SUM = (
     "push_sum, delayed",
@@ -42,7 +43,7 @@ def test_without_updates_the_sum_stays_by_weight(name, rng):
     found, state = run(case.make(), drawn(case.draw(5)), start, np.zeros((UPDATES, 5, 13)))
     sums = found[-1]
     if "push" in name or name == "gosgd":
-        weight = of_type(state, gj.protocols._pushing.PushState).weight
+        weight = of_type(state, PushState).weight
         total = weight.sum()
         sums = weight[:, None] * sums
         if "delayed" in name:
@@ -171,7 +172,7 @@ def test_push_sum_comes_to_the_mean_of_those_who_are_there(rng):
     there = [0, 1, 2, 4]
     wanted = np.broadcast_to(start[there].mean(axis=0), (4, 13))
     np.testing.assert_allclose(found[-1][there], wanted, atol=1e-5)
-    weight = of_type(state, gj.protocols._pushing.PushState).weight
+    weight = of_type(state, PushState).weight
     assert weight[3] == 1
     assert np.abs(weight[there] - 1).max() > 0.01
 

@@ -42,8 +42,8 @@ def copies(program: steps.Program) -> int:
     return max(sum(i.opcode.startswith("copy") for i in turn) for turn in of_parameters)
 
 
-# Those that send parameters from before the update, or gradients. To mix what comes after it, or to keep
-# another copy of the parameters, takes copies.
+# Those that send gradients, or parameters from before the update. To mix what comes after it, or to
+# keep more than one replica, takes copies.
 LEAN = [
     spec.name
     for spec in SPECS.values()

@@ -80,7 +80,7 @@ def main(topology: str, num_workers: int, name: str) -> None:
     )
     batch = jax.ShapeDtypeStruct((BATCH, WIDTH), jnp.float32)
     lowered = step.lower(placed(state, "workers"), placed(batch, "workers"), placed(round), placed(key))
-    program = lowered.compile().as_text()
+    program = lowered.compile().as_text() or ""
     print(json.dumps(counts(program) | {"routes": draw.graph.num_routes, "leaves": LAYERS}))
 
 

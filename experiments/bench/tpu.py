@@ -115,6 +115,8 @@ def _compiled(name: str, devices: list[Any], optimizer: Any, draw: gj.Draw) -> C
     compiled = mapped.lower(*arguments).compile()
     seconds = time.perf_counter() - before
     program, memory = compiled.as_text(), compiled.memory_analysis()
+    assert program is not None
+    assert memory is not None
     return Compiled(
         f"v5e {TOPOLOGIES[len(devices)]}",
         len(devices),

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool, Int
 
 
 class Graph:
@@ -99,12 +100,12 @@ class Graph:
         return int(self.turns.max(initial=-1)) + 1
 
     @functools.cached_property
-    def receives(self) -> np.ndarray:
+    def receives(self) -> Bool[np.ndarray, "E W"]:
         """Which worker receives from another one: bool [E, W]."""
         return read_only(self.sources != np.arange(self.num_workers))
 
     @functools.cached_property
-    def carries(self) -> np.ndarray:
+    def carries(self) -> Bool[np.ndarray, "E W"]:
         """Which worker receives from another one on this route first, of those that do: bool [E, W]."""
         carried = np.zeros((self.num_workers, self.num_workers), bool)
         found = np.zeros(self.sources.shape, bool)
@@ -115,7 +116,7 @@ class Graph:
         return read_only(found)
 
     @functools.cached_property
-    def inverse(self) -> np.ndarray | None:
+    def inverse(self) -> Int[np.ndarray, " E"] | None:
         """Int [E]: the route that sends the other way; None where some route has none.
 
         A graph with it is undirected, route by route: who can send to a worker can hear from it.
