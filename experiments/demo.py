@@ -7,6 +7,7 @@ from pathlib import Path
 import tyro
 from matplotlib.figure import Figure
 
+from experiments.common.cache import keep_programs
 from experiments.common.cli import make_console, new_path, reported
 from experiments.runs.console import result_table
 from experiments.runs.run_directory import RunDirectory
@@ -51,6 +52,7 @@ def main() -> None:
     options = tyro.cli(Demo, prog="python -m experiments.demo")
     console = make_console()
     out = options.out or new_path("demo")
+    keep_programs()
     with reported(ValueError, OSError):
         configs = {
             protocol: dataclasses.replace(

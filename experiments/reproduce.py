@@ -47,7 +47,7 @@ def main() -> None:
             raise ValueError(f"reproduce: --minutes must be positive; got {options.minutes}")
         tables = [rows.load(name) for name in options.tables or ()] or rows.load_all()
         jobs = sweep.distinct(by_priority(options, tables))
-        options.make_devices(tables)
+        options.prepare(tables)
         with Interrupts(console, "this epoch", sweep.GO_ON) as interrupts:
             sweep.run_missing(jobs, options.out, console, options.seeds_at_once, deadline, interrupts)
         show(console, options.out, tables)

@@ -37,7 +37,7 @@ def main() -> None:
         options.check()
         table = rows.load(options.table)
         jobs = options.jobs(table, table.select(options.rows), range(options.seeds))
-        options.make_devices([table])
+        options.prepare([table])
         with Interrupts(console, "this epoch", sweep.GO_ON) as interrupts:
             sweep.run_missing(jobs, options.out, console, options.seeds_at_once, interrupts=interrupts)
         show(console, options.out, [table])

@@ -20,6 +20,7 @@ from experiments.cluster.processes import (
     require_one_cpu_device,
 )
 from experiments.common import memory, numerics
+from experiments.common.cache import keep_programs
 from experiments.common.cli import flag, make_console, make_cpu_devices, new_path, reported
 from experiments.common.files import only_one_process
 from experiments.common.interrupts import Interrupts
@@ -68,6 +69,8 @@ def main() -> None:
             if config.resume is not None:
                 config = resumed(config)
             config = config.checked()
+            if config.cache:
+                keep_programs()
             share = processes.share_of(config.workers)
             if config.backend in ("pmap", "shard_map") or processes.are_several:
                 make_cpu_devices(1 if processes.are_several else share)

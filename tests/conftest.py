@@ -1,8 +1,11 @@
 """Before any test module: eight CPU devices, strict promotion, and how XLA compiles and waits."""
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +25,10 @@ import pytest
 
 jax.config.update("jax_num_cpu_devices", 8)
 # Compiling is most of what the tests do: what one has compiled serves all, also of another process and
-# in a later run. Commands that tests start do not take part: they may be killed as they write.
+# in a later run. Commands that tests start share a cache of this session: a kill may leave torn files.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="gossip_jax-tests-")
+    atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

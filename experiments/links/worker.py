@@ -19,6 +19,7 @@ from jax.experimental import multihost_utils
 
 from experiments.cluster.processes import Processes, is_first, joined
 from experiments.common import memory, numerics
+from experiments.common.cache import keep_programs
 from experiments.common.cli import make_cpu_devices, reported
 from experiments.links import records as link_records
 from experiments.links.namespaces import DEVICE, UNLIMITED, address, bits_per_second
@@ -64,6 +65,7 @@ def main() -> None:
     with reported(ValueError, OSError):
         processes = Processes(f"{address(0)}:{job.port}", job.workers, process)
         make_cpu_devices(1)
+        keep_programs()
         with joined(processes, numerics.here()):
             dataset = data.load(job.dataset, Path(job.data_dir) if job.data_dir else None)
             programs = Programs(dataset)

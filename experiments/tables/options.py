@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from experiments.common.cache import keep_programs
 from experiments.common.cli import flag, make_cpu_devices
 from experiments.tables import sweep
 from experiments.tables.rows import Row, Table
@@ -43,6 +44,9 @@ class SweepOptions:
     """Where the prepared datasets of tensorflow-datasets are. Where not given: $TFDS_DATA_DIR,
     ~/tensorflow_datasets or, beside the checkout, shared/data/tfds."""
 
+    cache: bool = True
+    """Keep compiled programs in ~/.cache/gossip_jax ($XDG_CACHE_HOME), for the next run to find."""
+
     out: Path = Path("results")
     """The directory of the results."""
 
@@ -71,7 +75,11 @@ class SweepOptions:
             self.on_nan,
         )
 
-    def make_devices(self, tables: Sequence[Table]) -> None:
-        """Has JAX make CPU devices for all rows, so that a row runs alike whichever others are run."""
+    def prepare(self, tables: Sequence[Table]) -> None:
+        """Has JAX make CPU devices for all rows, so that a row runs alike whichever others are run; and
+        keep what it compiles.
+        """
+        if self.cache:
+            keep_programs()
         if self.backend != "vmap":
             make_cpu_devices(max(row.config.workers for table in tables for row in table.rows))

@@ -187,6 +187,9 @@ class Config:
     profile: Path | None = field(default=None, metadata=PLACE | MAY_CHANGE)
     """A directory for a trace of a few updates by JAX's profiler, made before the run begins."""
 
+    cache: bool = field(default=True, metadata=PLACE | MAY_CHANGE)
+    """Keep compiled programs in ~/.cache/gossip_jax ($XDG_CACHE_HOME), for the next run to find."""
+
     out: Path | None = field(default=None, metadata=PLACE)
     """A new directory for the results; runs/DATASET-PROTOCOL-TIME-PROCESS where not given."""
 
