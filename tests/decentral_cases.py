@@ -236,24 +236,40 @@ def updates_of(optimizer: Any) -> Any:
 
 
 def run(
-    protocol: Any,
-    rounds: gj.Round,
-    start: np.ndarray,
-    gradients: np.ndarray,
-    backend: Any = "vmap",
-    local: Any = None,
+    protocol: Any, rounds: gj.Round, start: np.ndarray, gradients: np.ndarray, local: Any = None
 ) -> tuple[np.ndarray, Any]:
-    """Parameters after each update, [T, W, n], and the stacked state at the end."""
-    place = gj.place(len(start), backend)
+    """Parameters after each update, [T, W, n], and the stacked state at the end, under vmap."""
+    return runner(protocol, rounds, len(start), "vmap", local)(start, gradients)
+
+
+def runner(
+    protocol: Any, rounds: gj.Round, num_workers: int, backend: Any, local: Any = None
+) -> Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, Any]]:
+    """From parameters and gradients to what `run` returns; compiled once."""
+    place = gj.place(num_workers, backend)
     optimizer = gj.decentralise(local_optimizer() if local is None else local, protocol)
     mapped = place.map(updates_of(optimizer), in_axes=(0, 0, None))
-    params = place.scatter(split(start.astype(np.float32)))
-    grads = place.scatter(split(gradients.swapaxes(0, 1).astype(np.float32)))
-    found, state = jax.device_get(mapped(params, grads, place.share(rounds)))
-    return joined(found).swapaxes(0, 1), state
+
+    def trained(start: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, Any]:
+        params = place.scatter(split(start.astype(np.float32)))
+        grads = place.scatter(split(gradients.swapaxes(0, 1).astype(np.float32)))
+        found, state = jax.device_get(mapped(params, grads, place.share(rounds)))
+        return joined(found).swapaxes(0, 1), state
+
+    return trained
 
 
 def values(rng: np.random.Generator, num_workers: int) -> tuple[np.ndarray, np.ndarray]:
     """Equal replicas [W, n], and gradients [T, W, n]."""
     start = np.broadcast_to(rng.normal(size=SIZE), (num_workers, SIZE))
     return start, rng.normal(size=(UPDATES, num_workers, SIZE))
+
+
+def of_type(state: Any, kind: type) -> Any:
+    """The only node of this type."""
+    (found,) = [
+        node
+        for node in jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kind))
+        if isinstance(node, kind)
+    ]
+    return found

@@ -25,13 +25,13 @@ def assert_close(actual, want):
         np.testing.assert_allclose(actual[name], want[name], rtol=0, atol=TOLERANCE, err_msg=name)
 
 
-@pytest.mark.parametrize("num_workers", [4, pytest.param(5, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_training_run_gives_the_same_replicas_in_every_backend(case, num_workers):
-    draw = gj.uniform_peers(num_workers, p=0.5)
+# One before the optimizer, one with a state, one of pairs: a step of each protocol is compared below.
+@pytest.mark.parametrize("name", ["all_reduce", "elastic_averaging", "elastic_gossip"])
+def test_a_training_run_gives_the_same_replicas_in_every_backend(name):
+    draw = gj.uniform_peers(4, p=0.5)
+    (case,) = [case for case in CASES if case.name == name]
     replicas = [
-        jax.device_get(toy.run(case, gj.place(num_workers, backend), draw).params)
-        for backend in BACKENDS
+        jax.device_get(toy.run(case, gj.place(4, backend), draw).params) for backend in BACKENDS
     ]
     start = toy.init_params()
     assert all((replicas[0][name] != start[name]).any() for name in start), "nothing was trained"

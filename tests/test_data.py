@@ -96,7 +96,13 @@ def copy_of_mnist(shared, tmp_path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "damage", [cut_short, overwrite_a_block, remove_the_records, spoil_the_description]
+    "damage",
+    [
+        cut_short,
+        overwrite_a_block,
+        pytest.param(remove_the_records, marks=pytest.mark.slow),
+        pytest.param(spoil_the_description, marks=pytest.mark.slow),
+    ],
 )
 def test_a_damaged_dataset_is_named(damage, copy_of_mnist):
     damage(copy_of_mnist)

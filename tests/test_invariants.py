@@ -5,54 +5,22 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from decentral_cases import CASES, UPDATES, as_matrices, drawn, joined, peers, ring, run, values
+from decentral_cases import (
+    CASES,
+    UPDATES,
+    as_matrices,
+    drawn,
+    joined,
+    of_type,
+    peers,
+    ring,
+    run,
+    values,
+)
 
 import gossip_jax as gj
 from gossip_jax import compression, graphs
-from gossip_jax.delayed import InFlight
 from gossip_jax.protocols._pushing import PushState
-
-CONSTANT_SUM = (
-    "push_sum, delayed",
-    "push_sum, star",
-    "push_sum, peers",
-    "gosgd",
-    "gossip_pga",
-    "choco, top_k",
-    "choco, sign",
-    "gradient_tracking",
-    "exact_diffusion",
-    "exact_diffusion, D²",
-)
-
-
-def of_type(state, kind):
-    (found,) = [
-        node
-        for node in jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kind))
-        if isinstance(node, kind)
-    ]
-    return found
-
-
-@pytest.mark.parametrize("name", CONSTANT_SUM)
-def test_without_updates_the_sum_stays_by_weight(name, rng):
-    """Σ w z with what is in flight; all weights are 1, but for those who push."""
-    (case,) = [case for case in CASES if case.name == name]
-    start = rng.normal(size=(5, 13))
-    found, state = run(case.make(), drawn(case.draw(5)), start, np.zeros((UPDATES, 5, 13)))
-    sums = found[-1]
-    if "push" in name or name == "gosgd":
-        weight = of_type(state, PushState).weight
-        total = weight.sum()
-        sums = weight[:, None] * sums
-        if "delayed" in name:
-            flight = of_type(state, InFlight)
-            assert flight.weight.sum() > 0
-            total, sums = total + flight.weight.sum(), sums + joined(flight.total)
-        np.testing.assert_allclose(total, 5, rtol=1e-6)
-    np.testing.assert_allclose(sums.sum(axis=0), start.sum(axis=0), rtol=0, atol=1e-5)
-    assert np.abs(found[-1] - start).max() > 0.1
 
 
 @pytest.mark.parametrize("name", ["gradient_tracking", "exact_diffusion", "exact_diffusion, D²"])
@@ -78,27 +46,6 @@ def test_choco_pulls_towards_what_neighbours_have_made_public(rng):
     public = joined(found.public)
     mixing = as_matrices(rounds).mixing[0]
     np.testing.assert_allclose(joined(found.pull), mixing @ public - public, atol=1e-5)
-
-
-# Each has its own turn, its own weight for an update, or what others were an update ago.
-OF_THEIR_OWN = (
-    "elastic_averaging, staggered",
-    "push_sum, peers",
-    "push_sum, star",
-    "push_sum, delayed",
-    "dpsgd, delayed",
-)
-
-
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if case.name not in OF_THEIR_OWN], ids=lambda case: case.name
-)
-def test_replicas_that_agree_stay_equal_to_the_bit(case, rng):
-    """Equal gradients on equal replicas: nothing that is sent makes a difference."""
-    start, gradients = values(rng, 5)
-    alike = np.broadcast_to(gradients[:, :1], gradients.shape)
-    found, _ = run(case.make(), drawn(case.draw(5)), start, alike)
-    np.testing.assert_array_equal(found, np.broadcast_to(found[:, :1], found.shape))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -51,7 +51,13 @@ LEAN = [
 ]
 
 
-@pytest.mark.parametrize("protocol", LEAN)
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        name if name in ("elastic_gossip", "push_sum") else pytest.param(name, marks=pytest.mark.slow)
+        for name in LEAN
+    ],
+)
 def test_parameters_are_copied_no_more_often_than_in_an_update_written_by_hand(
     protocol, floor, dataset
 ):
