@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from experiments.common.cli import make_console, new_path, reported
 from experiments.runs.console import result_table
 from experiments.runs.run_directory import RunDirectory
-from experiments.tasks import data
 from experiments.train import begin, train
 from experiments.training import run
 from experiments.training.config import Config
@@ -55,7 +54,7 @@ def main() -> None:
             ).checked()
             for protocol in SPECS
         }
-        dataset = data.load(SETTINGS.dataset)
+        dataset = SETTINGS.task.load(None)
         RunDirectory(out).make()
     results = {}
     with reported(OSError, kept=out):
@@ -66,7 +65,7 @@ def main() -> None:
             results[protocol] = train(*begin(setup, directory, console), directory, console)
         picture = out / "accuracy.png"
         plot({protocol: out / protocol for protocol in SPECS}).savefig(picture, dpi=150)
-    console.print(result_table(results))
+    console.print(result_table(results, SETTINGS.task.metric))
     console.print(f"picture: {picture}", soft_wrap=True)
 
 

@@ -31,7 +31,6 @@ from experiments.runs.profiling import profile
 from experiments.runs.provenance import versions
 from experiments.runs.run_directory import RunDirectory, SeenByOthers, require_free
 from experiments.runs.saving import Saving
-from experiments.tasks import data
 from experiments.training import loop, run
 from experiments.training.config import Config, names_of, names_that_may_change
 from experiments.training.loop import Epoch
@@ -88,7 +87,7 @@ def run_and_show(config: Config) -> None:
             if config.resume is None and is_first():
                 require_free(out)
             console.print(f"reading {config.dataset}")
-            setup = run.set_up(config, data.load(config.dataset, config.data_dir))
+            setup = run.set_up(config, config.task.load(config.data_dir))
             if warning := run.warning(setup):
                 console.print(f"warning: {warning}", soft_wrap=True)
             if is_first():
@@ -104,7 +103,7 @@ def run_and_show(config: Config) -> None:
             Interrupts(console, "this epoch", how_to_go_on(out)) as interrupts,
         ):
             result = train(course, progress, directory, console, interrupts)
-    console.print(result_table({config.protocol: result}))
+    console.print(result_table({config.protocol: result}, config.task.metric))
     if not math.isfinite(result.consensus_distance):
         console.print("training diverged: a replica holds NaN or infinity")
     console.print(

@@ -5,7 +5,7 @@ from pathlib import Path
 from experiments.runs import records
 from experiments.runs.records import Record
 from experiments.tables.rows import Row, Table
-from experiments.training.results import EpochMetrics, Result
+from experiments.training.results import EpochMetrics, Result, Scores, Spread
 
 PROVENANCE = {
     "from_epoch": 0,
@@ -41,9 +41,13 @@ def write_run(
             epoch=epoch,
             updates=400 * epoch,
             training_loss=1 / epoch,
-            validation_accuracy_mean=rank0 - 0.1 / epoch,
-            validation_accuracy_min=rank0 - 0.1 / epoch - 0.01,
-            validation_accuracy_max=rank0 - 0.1 / epoch + 0.01,
+            validation={
+                "accuracy": Spread(
+                    mean=rank0 - 0.1 / epoch,
+                    min=rank0 - 0.1 / epoch - 0.01,
+                    max=rank0 - 0.1 / epoch + 0.01,
+                )
+            },
             consensus_distance=10.0 + epoch,
             exchanges=int(400 * epoch * share),
             bytes_sent_per_worker=1e7 * 400 * epoch * share,
@@ -52,9 +56,13 @@ def write_run(
         for epoch in measured
     )
     result = Result(
-        rank0_accuracy=rank0,
-        aggregate_accuracy=rank0 + 0.001,
-        worker_accuracy=[rank0 + 0.0001 * worker for worker in range(config.workers)],
+        test={
+            "accuracy": Scores(
+                rank0=rank0,
+                aggregate=rank0 + 0.001,
+                worker=[rank0 + 0.0001 * worker for worker in range(config.workers)],
+            )
+        },
         consensus_distance=10.0 + config.epochs,
         exchanges=metrics[-1].exchanges,
         bytes_sent_per_worker=metrics[-1].bytes_sent_per_worker,

@@ -21,7 +21,7 @@ from experiments.tables import rows, sweep
 from experiments.tasks import data
 from experiments.training import run
 from experiments.training.program import Programs
-from experiments.training.results import Result
+from experiments.training.results import Result, Scores
 from gossip_jax import training
 
 FLAGS = ["--width", "8", "--epochs", "2", "--p", "0.5", "--backend", "vmap"]
@@ -151,7 +151,9 @@ def test_a_record_made_under_another_setting_of_jax_is_refused_by_name(tmp_path)
     (job,) = sweep.jobs_of(table, table.rows, [0], backend="vmap")
     settings = job.config.settings()
     path = job.record_path(tmp_path)
-    written = records.Record(settings, Result(0.5, 0.5, [0.5], 0, 0, 0, 0, 1, 1), (), [])
+    written = records.Record(
+        settings, Result({"accuracy": Scores(0.5, 0.5, [0.5])}, 0, 0, 0, 0, 1, 1), (), []
+    )
     records.write(path, written)
     assert job.record(tmp_path) == written, "records of older runs stay readable"
     with (

@@ -13,7 +13,7 @@ import pytest
 from experiments.runs import records
 from experiments.runs.records import Record
 from experiments.training.config import Config
-from experiments.training.results import EpochMetrics, Result
+from experiments.training.results import EpochMetrics, Result, Scores, Spread
 
 NAN = float("nan")
 
@@ -21,10 +21,10 @@ NAN = float("nan")
 def record(**changes: Any) -> Record:
     config = dataclasses.replace(Config(halve_after=(1, 2)), **changes).checked()
     metrics = [
-        EpochMetrics(1, 9, 2.25, 0.5, 0.25, 0.75, 0.1, 3, 1e6 / 3, 0.5),
-        EpochMetrics(2, 18, NAN, 0.1, 0.1, 0.1, NAN, 6, 2e6 / 3, 1.0),
+        EpochMetrics(1, 9, 2.25, {"accuracy": Spread(0.5, 0.25, 0.75)}, 0.1, 3, 1e6 / 3, 0.5),
+        EpochMetrics(2, 18, NAN, {"accuracy": Spread(0.1, 0.1, 0.1)}, NAN, 6, 2e6 / 3, 1.0),
     ]
-    result = Result(0.1, NAN, [0.1, NAN], NAN, 6, 2e6 / 3, 1 / 3, 18, 18.0)
+    result = Result({"accuracy": Scores(0.1, NAN, [0.1, NAN])}, NAN, 6, 2e6 / 3, 1 / 3, 18, 18.0)
     provenance = [{"from_epoch": 0, "began": "2026-01-01T00:00:00+00:00", "versions": {"jax": "1"}}]
     return Record(config.settings(), result, tuple(metrics), provenance)
 
@@ -66,7 +66,7 @@ def test_a_record_is_read_as_it_was_written(path):
     assert same(found.result, written.result)
     assert same(found.metrics, written.metrics)
     assert found.provenance == written.provenance
-    assert math.isnan(found.result.worker_accuracy[1])
+    assert math.isnan(found.result.test["accuracy"].worker[1])
     assert same(records.read_expected(path, written.settings), found)
 
 

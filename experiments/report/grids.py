@@ -75,11 +75,6 @@ class Grid:
         return table
 
 
-def points(share: float) -> str:
-    """A difference of accuracies in percentage points."""
-    return f"{100 * share:+.2f}".replace("-", "−")
-
-
 def percent(share: float) -> str:
     """A percentage of two digits, or of three where it is 10 or more."""
     return f"{100 * share:.{3 if share >= 0.0995 else 2}g}%"

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColu
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from experiments.tasks.task import Metric
 from experiments.training.loop import Epoch
 from experiments.training.results import Result
 from experiments.training.run import Setup
@@ -19,7 +20,7 @@ _SECONDS_BETWEEN_LINES = 2.0
 
 
 class EpochProgress:
-    """Epochs done, updates a second, validation accuracy, time left, and what is done just now.
+    """Epochs done, updates a second, the validation score, time left, and what is done just now.
 
     A bar on a terminal; elsewhere, now and then a line.
     """
@@ -29,7 +30,7 @@ class EpochProgress:
         self._console, self._label, self._setup = console, label, setups[0]
         self._epochs, self._first = setups[0].config.epochs, done
         self._last_line = -_SECONDS_BETWEEN_LINES
-        self._accuracy, self._phase = "", ""
+        self._score, self._phase = "", ""
         self._began = self._entered = time.monotonic()
         self._compiling = 0.0  # seconds, which are not of an epoch
         self._has_bar = console.is_terminal and not console.is_dumb_terminal
@@ -71,13 +72,15 @@ class EpochProgress:
         """Shows how far the runs have come, after an epoch."""
         progress, metrics = after[0]
         if metrics is not None:
-            self._accuracy = f", validation {metrics.validation_accuracy_mean:.4f}"
+            metric = self._setup.config.task.metric
+            score = metric.on_terminal(metrics.validation[metric.name].mean)
+            self._score = f", validation {score}"
         updates = progress.epoch * self._setup.updates_per_epoch
         # All that an epoch takes counts: training, scoring, checkpoints.
         seconds = time.monotonic() - self._began - self._compiling
         left = seconds / (progress.epoch - self._first) * (self._epochs - progress.epoch)
         self._figures = (
-            f"{updates / progress.seconds:.1f} updates/s{self._accuracy}, "
+            f"{updates / progress.seconds:.1f} updates/s{self._score}, "
             f"left {datetime.timedelta(seconds=round(left))}"
         )
         self._bar.update(self._task, completed=progress.epoch, figures=self._figures)
@@ -90,25 +93,26 @@ class EpochProgress:
         self._console.print(f"{self._label}, {line}", soft_wrap=True)
 
 
-def result_table(results: Mapping[str, Result]) -> Table:
-    """A line for each run, by its label."""
+def result_table(results: Mapping[str, Result], metric: Metric) -> Table:
+    """A line for each run, by its label, with its scores by one metric."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
     table.add_column("run", no_wrap=True)
     for heading in ("rank-0", "aggregate", "workers", "exchanges", "MB sent", "share"):
         table.add_column(heading, justify="right", no_wrap=True)
     for label, result in results.items():
-        accuracy = result.worker_accuracy
+        scores = result.test[metric.name]
+        worst, best = metric.worst(scores.worker), metric.best(scores.worker)
         table.add_row(
             label,
-            f"{result.rank0_accuracy:.4f}",
-            f"{result.aggregate_accuracy:.4f}",
-            f"{min(accuracy):.3f}-{max(accuracy):.3f}",
+            metric.on_terminal(scores.rank0),
+            metric.on_terminal(scores.aggregate),
+            f"{metric.on_terminal(worst)}-{metric.on_terminal(best)}",
             f"{result.exchanges:,}",
             f"{result.bytes_sent_per_worker / 1e6:,.1f}",
             f"{result.share_of_all_reduce_bytes:.1%}",
         )
     table.caption = (
-        "Test accuracy of worker 0, of the mean replica, and of the worst to the best worker; "
+        f"Test {metric.label} of worker 0, of the mean replica, and of the worst to the best worker; "
         "exchanges; MB sent by each worker, and as a share of what All-reduce sends"
     )
     table.caption_justify = "left"

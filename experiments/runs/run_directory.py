@@ -149,7 +149,7 @@ class RunDirectory:
 
     def write_metrics(self, metrics: Sequence[EpochMetrics]) -> None:
         """The lines of the epochs so far, in place of what was there."""
-        lines = [strict_json.dumps(epoch._asdict()) + "\n" for epoch in metrics]
+        lines = [strict_json.dumps(epoch.flat()) + "\n" for epoch in metrics]
         write_whole(self.path / "metrics.jsonl", "".join(lines))
 
     def append_metrics(self, metrics: EpochMetrics) -> None:
@@ -159,7 +159,7 @@ class RunDirectory:
         path = self.path / "metrics.jsonl"
         try:
             with path.open("a", encoding="utf-8") as file:
-                file.write(strict_json.dumps(metrics._asdict()) + "\n")
+                file.write(strict_json.dumps(metrics.flat()) + "\n")
         except OSError as error:
             raise OSError(f"{path} cannot be written: {error.strerror}") from error
 

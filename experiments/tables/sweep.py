@@ -19,7 +19,6 @@ from experiments.runs.journal import Journal, begin
 from experiments.runs.records import Record
 from experiments.runs.saving import Saving
 from experiments.tables.rows import Row, Table
-from experiments.tasks import data
 from experiments.tasks.data import Dataset
 from experiments.training import loop, run
 from experiments.training.config import Config, OnNan
@@ -161,7 +160,7 @@ def run_missing(
                 return False
             if config.dataset not in datasets:
                 console.print(f"reading {config.dataset}")
-                dataset = data.load(config.dataset, config.data_dir)
+                dataset = config.task.load(config.data_dir)
                 datasets[config.dataset] = dataset, Programs(dataset)
 
             def end(seconds: float, group: Sequence[Job] = group) -> bool:
