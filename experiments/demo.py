@@ -8,7 +8,7 @@ import tyro
 from matplotlib.figure import Figure
 
 from experiments.common.cli import make_console, new_path, reported
-from experiments.runs.console import result_table
+from experiments.runs.console import result_grid
 from experiments.runs.run_directory import RunDirectory
 from experiments.train import begin, train
 from experiments.training import run
@@ -65,7 +65,7 @@ def main() -> None:
             results[protocol] = train(*begin(setup, directory, console), directory, console)
         picture = out / "accuracy.png"
         plot({protocol: out / protocol for protocol in SPECS}).savefig(picture, dpi=150)
-    console.print(result_table(results, SETTINGS.task.metric))
+    console.print(result_grid(results, SETTINGS.task.metric).rich(console.width))
     console.print(f"picture: {picture}", soft_wrap=True)
 
 

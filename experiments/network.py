@@ -105,7 +105,7 @@ class Options:
                 yield settings | {"p": p}
 
     def path(self, config: Config, rate: str) -> Path:
-        """Of a run's record."""
+        """Says where a run's record is."""
         p = config.p if depend_on_p(config) else None
         name = link_records.name_of(config.protocol, p, config.workers, config.width, rate)
         return self.out.absolute() / "network" / f"{name}.json"

@@ -59,7 +59,7 @@ def test_the_mean_replica_is_scored_with_one_worker_s_statistics_or_with_the_mea
     }
     scored = {}
     for of, setup in setups.items():
-        scored[of] = run.result(setup, progress).test["accuracy"].aggregate
+        scored[of] = run.result(setup, progress).scores["aggregate_accuracy"]
         right = setup.program.score_one(params, statistics[of], setup.test)
         assert scored[of] == int(right["accuracy"]) / len(setup.test.label)
     assert scored["rank0"] != scored["mean"]

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fabricated import accuracy_of
 
 import gossip_jax as gj
 from experiments.runs.records import Record
@@ -21,7 +22,7 @@ from experiments.training import loop, run
 from experiments.training.config import Config, ProtocolName
 from experiments.training.program import Programs
 from experiments.training.protocols import make_optimizer
-from experiments.training.results import EpochMetrics, Result, Scores
+from experiments.training.results import EpochMetrics, Result
 from gossip_jax import traffic
 from gossip_jax.protocols import SPECS
 
@@ -46,7 +47,7 @@ def finish(config: Config, dataset) -> tuple[Result, list[EpochMetrics]]:
 
 
 def workers(result: Result) -> list[float]:
-    return result.test["accuracy"].worker
+    return result.scores["worker_accuracy"]
 
 
 @functools.cache
@@ -113,7 +114,7 @@ def test_a_run_is_the_same_on_every_backend(protocol, backend, digits):
         assert result.bytes_sent_per_worker == first.bytes_sent_per_worker
         # Replicas are equal to rounding; of 360 images, an accuracy may then differ by one.
         np.testing.assert_allclose(workers(result), workers(first), atol=1.5 / 360)
-        aggregate, first_aggregate = (of.test["accuracy"].aggregate for of in (result, first))
+        aggregate, first_aggregate = (of.scores["aggregate_accuracy"] for of in (result, first))
         np.testing.assert_allclose(aggregate, first_aggregate, atol=1.5 / 360)
         np.testing.assert_allclose(
             result.consensus_distance, first.consensus_distance, rtol=1e-3, atol=1e-5
@@ -146,8 +147,8 @@ def test_replicas_agree_under_all_reduce_and_part_without_communication(digits):
     apart, _ = finish(dataclasses.replace(SMALL, protocol="no_communication"), digits)
     assert together.consensus_distance < 1e-5 < 0.1 < apart.consensus_distance
     assert len(set(workers(together))) == 1
-    scores = together.test["accuracy"]
-    assert scores.rank0 == scores.worker[0] == scores.aggregate
+    scores = together.scores
+    assert scores["rank0_accuracy"] == scores["worker_accuracy"][0] == scores["aggregate_accuracy"]
 
 
 def test_the_bytes_of_a_run_follow_from_its_rounds_and_add_up(digits):
@@ -174,7 +175,7 @@ def test_a_run_can_go_on_from_where_it_came_to(digits):
     (*_, (progress, _)) = loop.epochs_of_one(half, run.start(half))
     (*_, (progress, _)) = loop.epochs_of_one(rest, progress)
     resumed = run.result(rest, progress)
-    assert resumed.test == whole.test
+    assert resumed.scores == whole.scores
     assert resumed.consensus_distance == whole.consensus_distance
     assert resumed.exchanges == whole.exchanges
 
@@ -183,7 +184,15 @@ def test_a_run_directory_writes_no_number_that_json_does_not_have(tmp_path):
     directory = RunDirectory(tmp_path / "run")
     directory.make()
     nan = float("nan")
-    figures = Result({"accuracy": Scores(nan, nan, [nan, 0.5])}, float("inf"), 1, 2.0, 0.5, 3, 4.0)
+    figures = Result(
+        accuracy_of([nan, 0.5], nan),
+        float("inf"),
+        1,
+        2.0,
+        0.5,
+        3,
+        4.0,
+    )
     directory.write_result(Record(Config().settings(), figures, (), []))
     result = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))["result"]
     assert result["rank0_accuracy"] is None

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from fabricated import accuracy_of
 from test_draws import GOLDEN_PAIRING, GOLDEN_UNIFORM, GOLDEN_WEIGHTED, WEIGHTS
 
 import gossip_jax as gj
@@ -21,7 +22,7 @@ from experiments.tables import rows, sweep
 from experiments.tasks import data
 from experiments.training import run
 from experiments.training.program import Programs
-from experiments.training.results import Result, Scores
+from experiments.training.results import Result
 from gossip_jax import training
 
 FLAGS = ["--width", "8", "--epochs", "2", "--p", "0.5", "--backend", "vmap"]
@@ -152,7 +153,18 @@ def test_a_record_made_under_another_setting_of_jax_is_refused_by_name(tmp_path)
     settings = job.config.settings()
     path = job.record_path(tmp_path)
     written = records.Record(
-        settings, Result({"accuracy": Scores(0.5, 0.5, [0.5])}, 0, 0, 0, 0, 1, 1), (), []
+        settings,
+        Result(
+            accuracy_of([0.5], 0.5),
+            0,
+            0,
+            0,
+            0,
+            1,
+            1,
+        ),
+        (),
+        [],
     )
     records.write(path, written)
     assert job.record(tmp_path) == written, "records of older runs stay readable"

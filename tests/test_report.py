@@ -13,7 +13,8 @@ import pytest
 from fabricated import write_run
 from rich.console import Console
 
-from experiments.report import comparison, figures, grids
+from experiments.common import grids
+from experiments.report import comparison, figures
 from experiments.report import document as report
 from experiments.report.summary import Length, Results
 from experiments.runs import records
@@ -235,7 +236,7 @@ def test_curves_show_percent_over_updates(results):
     (line,) = figure.axes[0].lines
     metrics = runs.records[0].metrics
     np.testing.assert_array_equal(line.get_xdata(), [epoch.updates for epoch in metrics])
-    expected = [100 * epoch.validation["accuracy"].mean for epoch in metrics]
+    expected = [100 * epoch.scores["validation_accuracy_mean"] for epoch in metrics]
     np.testing.assert_allclose(line.get_ydata(), expected)
 
 

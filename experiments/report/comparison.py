@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from experiments.report.grids import Grid, fraction, percent
+from experiments.common.grids import Grid, fraction, percent
 from experiments.report.summary import Length, Results, RowRuns
 from experiments.tables.rows import Table
 from experiments.tasks.task import Metric

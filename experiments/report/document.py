@@ -11,11 +11,11 @@ import tyro
 
 from experiments.common.cli import make_console, reported
 from experiments.common.files import write_whole
+from experiments.common.grids import Grid
 from experiments.report import comparison
 from experiments.report import links as link_report
 from experiments.report.claims import CLAIMS, CONFIDENCE, Claim, Finding, findings, verdict
 from experiments.report.figures import PLOTS
-from experiments.report.grids import Grid
 from experiments.report.summary import SEED_NOISE, Results
 from experiments.tables import rows
 from experiments.tables.rows import Table

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from experiments.report.grids import fraction
+from experiments.common.grids import fraction
 from experiments.report.summary import RowRuns
 from experiments.tasks.task import Metric
 from experiments.training.config import Config

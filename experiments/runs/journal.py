@@ -85,7 +85,9 @@ class Journal:
         if not validated:
             return None
         metric = self.setup.config.task.metric
-        return metric.best(validated, key=lambda epoch: epoch.validation[metric.name].mean).epoch
+        return metric.best(
+            validated, key=lambda epoch: epoch.scores[f"validation_{metric.name}_mean"]
+        ).epoch
 
     def restore(self, epoch: int) -> Progress:
         """From the checkpoint of that epoch; 0 is the start.

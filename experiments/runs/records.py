@@ -95,12 +95,7 @@ def read_expected(path: Path, settings: dict[str, Any]) -> Record:
 
 def require_equal(path: Path, found: dict[str, Any], expected: dict[str, Any]) -> None:
     """Raises ValueError, and says where they differ, unless what is in a file has these settings."""
-    differences = [
-        f"{key} {found.get(key, 'not set')!r} there, {expected.get(key, 'not set')!r} here"
-        for key in sorted(set(found) | set(expected))
-        if found.get(key, ...) != expected.get(key, ...)
-    ]
-    if differences:
+    if differences := strict_json.differences(found, expected, "here"):
         raise ValueError(
             f"{path} is of a run with other settings: {'; '.join(differences)}. Use another "
             f"directory, or move it elsewhere to have it run again"

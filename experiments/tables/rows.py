@@ -87,7 +87,7 @@ class Table:
 
     @property
     def metric(self) -> Metric:
-        """The one that all rows are scored by."""
+        """All rows are scored by this one."""
         return self.rows[0].config.task.metric
 
     def select(self, labels: Iterable[str] | None) -> tuple[Row, ...]:
@@ -108,17 +108,17 @@ class Table:
 
 
 def names() -> list[str]:
-    """Of all tables there are."""
+    """Names all tables there are."""
     return sorted(path.stem for path in DIRECTORY.glob("*.toml"))
 
 
 def load_all() -> list[Table]:
-    """All tables, in their order."""
+    """Reads all tables, in their order."""
     return sorted(map(load, names()), key=lambda table: (table.order, table.name))
 
 
 def of_the_thesis() -> list[Table]:
-    """Its tables, in their order."""
+    """Reads the thesis's tables, in their order."""
     return [table for table in load_all() if table.is_of_thesis]
 
 

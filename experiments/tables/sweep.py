@@ -43,13 +43,13 @@ class Job(NamedTuple):
         return records.path_of(results, self.group, self.name, self.config.seed)
 
     def checkpoints(self, results: Path) -> Checkpoints:
-        """Its checkpoints, as long as it has not."""
+        """Finds its checkpoints, which are there until it has finished."""
         return Checkpoints(
             results / "checkpoints" / self.group / self.name / f"seed-{self.config.seed}"
         )
 
     def last_epoch(self, results: Path) -> int:
-        """Of its last checkpoint; 0 without one."""
+        """Finds the epoch of its last checkpoint; 0 without one."""
         return max(self.checkpoints(results).epochs(), default=0)
 
     def record(self, results: Path) -> Record | None:

@@ -46,7 +46,7 @@ class Metric:
 
     @property
     def worst(self) -> Callable[..., Any]:
-        """The other one."""
+        """`min` or `max`: whichever finds the worst."""
         return min if self.is_higher_better else max
 
     def on_terminal(self, value: float) -> str:
@@ -104,5 +104,5 @@ class Task:
 
     @property
     def metric(self) -> Metric:
-        """The one that decides."""
+        """The first one decides."""
         return self.metrics[0]

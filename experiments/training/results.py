@@ -1,24 +1,17 @@
 """What comes out of a run: figures after an epoch, and at the end."""
 
-import re
 from typing import Any, NamedTuple
 
 
-class Spread(NamedTuple):
-    """A metric on the validation set, over workers."""
-
-    mean: float
-    min: float
-    max: float
-
-
 class EpochMetrics(NamedTuple):
-    """A line of metrics.jsonl, where `validation` is `validation_accuracy_mean` and so on."""
+    """A line of metrics.jsonl."""
 
     epoch: int
     updates: int  # since the start, as are all counts
     training_loss: float  # mean over workers and over the epoch's updates
-    validation: dict[str, Spread]  # by metric
+    scores: dict[str, float]
+    """On the validation set, of each of the task's metrics: `validation_accuracy_mean` over workers,
+    `validation_accuracy_min` and `validation_accuracy_max`."""
     consensus_distance: float
     exchanges: int
     bytes_sent_per_worker: float  # mean over workers
@@ -26,32 +19,20 @@ class EpochMetrics(NamedTuple):
 
     def flat(self) -> dict[str, Any]:
         """All figures by name, as they are written."""
-        validation = {
-            f"validation_{metric}_{of}": value
-            for metric, spread in self.validation.items()
-            for of, value in spread._asdict().items()
-        }
-        return _in_place("validation", validation, self._asdict())
+        return _flat(self._asdict())
 
     @classmethod
     def of(cls, flat: dict[str, Any]) -> "EpochMetrics":
-        """The inverse of `flat`; TypeError where a figure is missing, or is none of these."""
-        found, rest = _divide(flat, r"validation_(?P<metric>.+)_(?P<of>mean|min|max)")
-        return cls(validation={name: Spread(**spread) for name, spread in found.items()}, **rest)
-
-
-class Scores(NamedTuple):
-    """A metric on the test set, after the last update."""
-
-    rank0: float  # of worker 0
-    aggregate: float  # of the mean replica
-    worker: list[float]  # of each
+        """The inverse of `flat`; KeyError where a figure is missing, or is none of these."""
+        return cls(**_divided(flat, cls._fields, ("validation_",)))
 
 
 class Result(NamedTuple):
-    """The figures of a finished run, where `test` is written as `rank0_accuracy` and so on."""
+    """The figures of a finished run, after the last update."""
 
-    test: dict[str, Scores]  # by metric
+    scores: dict[str, Any]
+    """On the test set, of each of the task's metrics: `rank0_accuracy` of worker 0,
+    `aggregate_accuracy` of the mean replica, and `worker_accuracy`, the list of all."""
     consensus_distance: float
     exchanges: int
     bytes_sent_per_worker: float  # mean over workers
@@ -61,36 +42,30 @@ class Result(NamedTuple):
 
     def flat(self) -> dict[str, Any]:
         """All figures by name, as they are written."""
-        test = {
-            f"{of}_{metric}": value
-            for metric, scores in self.test.items()
-            for of, value in scores._asdict().items()
-        }
-        return _in_place("test", test, self._asdict())
+        return _flat(self._asdict())
 
     @classmethod
     def of(cls, flat: dict[str, Any]) -> "Result":
-        """The inverse of `flat`; TypeError where a figure is missing, or is none of these."""
-        found, rest = _divide(flat, r"(?P<of>rank0|aggregate|worker)_(?P<metric>.+)")
-        return cls(test={name: Scores(**scores) for name, scores in found.items()}, **rest)
+        """The inverse of `flat`; KeyError where a figure is missing, or is none of these."""
+        return cls(**_divided(flat, cls._fields, ("rank0_", "aggregate_", "worker_")))
 
 
-def _in_place(field: str, figures: dict[str, Any], among: dict[str, Any]) -> dict[str, Any]:
-    """The fields of `among`, with figures by name where `field` was."""
+def _flat(figures: dict[str, Any]) -> dict[str, Any]:
+    """Puts the scores where the dictionary of them was."""
     return {
         name: value
-        for key, own in among.items()
-        for name, value in (figures if key == field else {key: own}).items()
+        for key, own in figures.items()
+        for name, value in (own if key == "scores" else {key: own}).items()
     }
 
 
-def _divide(flat: dict[str, Any], pattern: str) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Figures of metrics, by metric and by what they are of; and all others."""
-    found: dict[str, dict[str, Any]] = {}
-    rest = {}
-    for key, value in flat.items():
-        if match := re.fullmatch(pattern, key):
-            found.setdefault(match["metric"], {})[match["of"]] = value
-        else:
-            rest[key] = value
-    return found, rest
+def _divided(
+    flat: dict[str, Any], fields: tuple[str, ...], prefixes: tuple[str, ...]
+) -> dict[str, Any]:
+    """Collects the scores, which are named so, from among the other fields."""
+    others = {name: flat[name] for name in fields if name != "scores"}
+    scores = {name: value for name, value in flat.items() if name not in others}
+    for name in scores:
+        if not name.startswith(prefixes):
+            raise KeyError(name)
+    return others | {"scores": scores}

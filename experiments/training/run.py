@@ -14,7 +14,7 @@ from experiments.tasks.data import Dataset
 from experiments.training.config import Config
 from experiments.training.program import Program, Programs
 from experiments.training.protocols import make_draw
-from experiments.training.results import EpochMetrics, Result, Scores, Spread
+from experiments.training.results import EpochMetrics, Result
 from gossip_jax import keys, metrics, traffic
 from gossip_jax.keys import Purpose
 from gossip_jax.training import WorkerState
@@ -50,7 +50,7 @@ class Progress(NamedTuple):
 
     @property
     def workers(self) -> list[int]:
-        """Those that are not out."""
+        """Lists those that are not out."""
         return [worker for worker in range(len(self.traffic.bytes_sent)) if worker not in self.isolated]
 
 
@@ -125,18 +125,17 @@ def result(setup: Setup, progress: Progress) -> Result:
         lambda leaf: leaf.addressable_data(0), setup.program.placement.share(mean)
     )
     of_mean = setup.program.score_one(params, model_state, test)
+    found: dict[str, Any] = {}
+    for metric in setup.config.task.metrics:
+        workers, aggregate = of_workers[metric.name], of_mean[metric.name]
+        found[f"rank0_{metric.name}"] = float(workers[0])
+        found[f"aggregate_{metric.name}"] = float(metric.of(aggregate, data.number_of(test)))
+        found[f"worker_{metric.name}"] = workers.tolist()
     updates = progress.epoch * setup.updates_per_epoch
     bytes_sent = float(progress.traffic.bytes_sent.mean())
     all_reduce = traffic.expected_collective(setup.config.workers, params, updates)
     return Result(
-        test={
-            metric.name: Scores(
-                rank0=float(of_workers[metric.name][0]),
-                aggregate=float(metric.of(of_mean[metric.name], data.number_of(test))),
-                worker=of_workers[metric.name].tolist(),
-            )
-            for metric in setup.config.task.metrics
-        },
+        scores=found,
         consensus_distance=float(metrics.consensus_distance(taking_part.params)),
         exchanges=int(progress.traffic.exchanges),
         bytes_sent_per_worker=bytes_sent,
@@ -168,9 +167,10 @@ def measure(setup: Setup, progress: Progress, losses: Array) -> EpochMetrics | N
         epoch=progress.epoch,
         updates=progress.epoch * setup.updates_per_epoch,
         training_loss=float(np.mean(setup.program.placement.gather(losses))),
-        validation={
-            name: Spread(float(values.mean()), float(values.min()), float(values.max()))
+        scores={
+            f"validation_{name}_{of}": float(getattr(values, of)())
             for name, values in taking_part.items()
+            for of in ("mean", "min", "max")
         },
         consensus_distance=float(metrics.consensus_distance(_taking_part(progress).params)),
         exchanges=int(progress.traffic.exchanges),
