@@ -9,9 +9,8 @@ from matplotlib.figure import Figure
 
 from experiments.common.cache import keep_programs
 from experiments.common.cli import make_console, new_path, reported
-from experiments.runs.console import result_table
+from experiments.runs.console import result_grid
 from experiments.runs.run_directory import RunDirectory
-from experiments.tasks import data
 from experiments.train import begin, train
 from experiments.training import run
 from experiments.training.config import Config, ProtocolName
@@ -60,7 +59,7 @@ def main() -> None:
             ).checked()
             for protocol in options.protocols
         }
-        dataset = data.load(SETTINGS.dataset)
+        dataset = SETTINGS.task.load(None)
         RunDirectory(out).make()
     results = {}
     with reported(OSError, kept=out):
@@ -71,7 +70,7 @@ def main() -> None:
             results[protocol] = train(*begin(setup, directory, console), directory, console)
         picture = out / "accuracy.png"
         plot({protocol: out / protocol for protocol in configs}).savefig(picture, dpi=150)
-    console.print(result_table(results))
+    console.print(result_grid(results, SETTINGS.task.metric).rich(console.width))
     console.print(f"picture: {picture}", soft_wrap=True)
 
 

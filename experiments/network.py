@@ -19,6 +19,8 @@ from experiments.links import records as link_records
 from experiments.links.namespaces import bits_per_second, inside, network, require_tools
 from experiments.links.worker import Job
 from experiments.report import links as link_report
+from experiments.tasks.classification import ACCURACY
+from experiments.tasks.registry import TASKS
 from experiments.training.config import Config, DatasetName, ProtocolName
 from experiments.training.protocols import depend_on_p
 from gossip_jax import checks
@@ -75,6 +77,8 @@ class Options:
         checks.at_least_one("network", "--workers", self.workers)
         if not 2 <= self.workers <= 64:
             raise ValueError(f"network: --workers must be 2 to 64; got {self.workers}")
+        if ACCURACY not in TASKS[self.dataset].metrics:
+            raise ValueError(f"network: --dataset must be scored by accuracy; got {self.dataset}")
         if not 0 < self.accuracy < 1:
             raise ValueError(f"network: --accuracy must be between 0 and 1; got {self.accuracy}")
         for name in ("seconds", "longest"):
@@ -101,7 +105,7 @@ class Options:
                 yield settings | {"p": p}
 
     def path(self, config: Config, rate: str) -> Path:
-        """Of a run's record."""
+        """Says where a run's record is."""
         p = config.p if depend_on_p(config) else None
         name = link_records.name_of(config.protocol, p, config.workers, config.width, rate)
         return self.out.absolute() / "network" / f"{name}.json"

@@ -17,6 +17,7 @@ from experiments.cluster.processes import (
     is_first,
     joined,
     most,
+    on_a_loss,
     require_one_cpu_device,
 )
 from experiments.common import memory, numerics
@@ -25,14 +26,13 @@ from experiments.common.cli import flag, make_console, make_cpu_devices, new_pat
 from experiments.common.files import only_one_process
 from experiments.common.interrupts import Interrupts
 from experiments.runs import journal
-from experiments.runs.console import EpochProgress, result_table
+from experiments.runs.console import EpochProgress, result_grid
 from experiments.runs.faults import Diverged, Treatment
 from experiments.runs.journal import Journal
 from experiments.runs.profiling import profile
 from experiments.runs.provenance import versions
-from experiments.runs.run_directory import RunDirectory, SeenByOthers, require_free
+from experiments.runs.run_directory import RunDirectory, require_free
 from experiments.runs.saving import Saving
-from experiments.tasks import data
 from experiments.training import loop, run
 from experiments.training.config import Config, names_of, names_that_may_change
 from experiments.training.loop import Epoch
@@ -91,15 +91,16 @@ def run_and_show(config: Config) -> None:
             if config.resume is None and is_first():
                 require_free(out)
             console.print(f"reading {config.dataset}")
-            setup = run.set_up(config, data.load(config.dataset, config.data_dir))
+            setup = run.set_up(config, config.task.load(config.data_dir))
             if warning := run.warning(setup):
                 console.print(f"warning: {warning}", soft_wrap=True)
             if is_first():
                 held.enter_context(only_one_process(out))
-            directory = RunDirectory(out) if is_first() else SeenByOthers(out)
+            directory = RunDirectory(out, writes=is_first())
             if config.resume is None:
                 directory.make()
             course, progress = begin(setup, directory, console)
+            on_a_loss(how_to_go_on(out))
             if config.profile is not None:
                 profile(setup, config.profile)
         with (
@@ -107,7 +108,7 @@ def run_and_show(config: Config) -> None:
             Interrupts(console, "this epoch", how_to_go_on(out)) as interrupts,
         ):
             result = train(course, progress, directory, console, interrupts)
-    console.print(result_table({config.protocol: result}))
+    console.print(result_grid({config.protocol: result}, config.task.metric).rich(console.width))
     if not math.isfinite(result.consensus_distance):
         console.print("training diverged: a replica holds NaN or infinity")
     console.print(

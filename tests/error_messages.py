@@ -239,10 +239,10 @@ def of_other_settings() -> Iterator[None]:
 def with_a_sick_worker(programs: program.Programs) -> Any:
     """The programs, but that the gradients of worker 2 are NaN at update 5."""
     key = jax.random.key_data(gj.keys.derive(gj.keys.run_key(0), gj.keys.Purpose.MODEL, 5, 2))
-    make_task = program.classification
+    make_healthy = program.make_learner
 
-    def classification(*arguments: Any, **options: Any) -> Any:
-        task = make_task(*arguments, **options)
+    def make_learner(*arguments: Any) -> Any:
+        task = make_healthy(*arguments)
 
         def loss(params: Any, model_state: Any, batch: Any, key_here: Any) -> Any:
             value, model_state = task.loss(params, model_state, batch, key_here)
@@ -252,7 +252,7 @@ def with_a_sick_worker(programs: program.Programs) -> Any:
         return task._replace(loss=loss)
 
     def make(*arguments: Any) -> Any:
-        with mock.patch.object(program, "classification", classification):
+        with mock.patch.object(program, "make_learner", make_learner):
             return programs(*arguments)
 
     return make

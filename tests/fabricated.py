@@ -1,6 +1,7 @@
 """Records of runs that never took place, for tests of what is made of records."""
 
 from pathlib import Path
+from typing import Any
 
 from experiments.runs import records
 from experiments.runs.records import Record
@@ -16,6 +17,15 @@ PROVENANCE = {
     "versions": {"jax": "0.10.2"},
     "commit": "0123456789abcdef",
 }
+
+
+def accuracy_of(workers: list[float], aggregate: float) -> dict[str, Any]:
+    """The scores of a run whose workers and mean replica have these accuracies."""
+    return {
+        "rank0_accuracy": workers[0],
+        "aggregate_accuracy": aggregate,
+        "worker_accuracy": workers,
+    }
 
 
 def write_run(
@@ -41,9 +51,11 @@ def write_run(
             epoch=epoch,
             updates=400 * epoch,
             training_loss=1 / epoch,
-            validation_accuracy_mean=rank0 - 0.1 / epoch,
-            validation_accuracy_min=rank0 - 0.1 / epoch - 0.01,
-            validation_accuracy_max=rank0 - 0.1 / epoch + 0.01,
+            scores={
+                "validation_accuracy_mean": rank0 - 0.1 / epoch,
+                "validation_accuracy_min": rank0 - 0.1 / epoch - 0.01,
+                "validation_accuracy_max": rank0 - 0.1 / epoch + 0.01,
+            },
             consensus_distance=10.0 + epoch,
             exchanges=int(400 * epoch * share),
             bytes_sent_per_worker=1e7 * 400 * epoch * share,
@@ -52,9 +64,9 @@ def write_run(
         for epoch in measured
     )
     result = Result(
-        rank0_accuracy=rank0,
-        aggregate_accuracy=rank0 + 0.001,
-        worker_accuracy=[rank0 + 0.0001 * worker for worker in range(config.workers)],
+        scores=accuracy_of(
+            [rank0 + 0.0001 * worker for worker in range(config.workers)], rank0 + 0.001
+        ),
         consensus_distance=10.0 + config.epochs,
         exchanges=metrics[-1].exchanges,
         bytes_sent_per_worker=metrics[-1].bytes_sent_per_worker,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from experiments.runs import records
-from experiments.tasks import data
-from experiments.training import program, run
+from experiments.tasks import classification, data
+from experiments.training import run
 from experiments.training.config import Config, completed
 from experiments.training.run import Progress, Setup
 from gossip_jax import metrics
@@ -26,7 +26,7 @@ class Normed(nn.Module):
 
 
 def set_up(monkeypatch, **settings: Any) -> Setup:
-    monkeypatch.setattr(program, "make_model", lambda *_: Normed())
+    monkeypatch.setattr(classification, "make_model", lambda *_: Normed())
     return run.set_up(Config(epochs=1, backend="vmap", **settings), data.load("digits"))
 
 
@@ -59,9 +59,9 @@ def test_the_mean_replica_is_scored_with_one_worker_s_statistics_or_with_the_mea
     }
     scored = {}
     for of, setup in setups.items():
-        scored[of] = run.result(setup, progress).aggregate_accuracy
+        scored[of] = run.result(setup, progress).scores["aggregate_accuracy"]
         right = setup.program.score_one(params, statistics[of], setup.test)
-        assert scored[of] == int(right) / len(setup.test.label)
+        assert scored[of] == int(right["accuracy"]) / len(setup.test.label)
     assert scored["rank0"] != scored["mean"]
 
 

@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fabricated import accuracy_of
 
 import gossip_jax as gj
 from experiments.runs.records import Record
 from experiments.runs.run_directory import RunDirectory
 from experiments.tasks import data
+from experiments.tasks.classification import classification
 from experiments.tasks.models import MLP
-from experiments.tasks.task import classification
 from experiments.training import loop, run
 from experiments.training.config import Config, ProtocolName
 from experiments.training.program import Programs
@@ -43,6 +44,10 @@ def finish(config: Config, dataset) -> tuple[Result, list[EpochMetrics]]:
     """A run to its end; equal settings are run once."""
     assert dataset is not None
     return finish_once(config)
+
+
+def workers(result: Result) -> list[float]:
+    return result.scores["worker_accuracy"]
 
 
 @functools.cache
@@ -109,8 +114,9 @@ def test_a_run_is_the_same_on_every_backend(protocol, backend, digits):
         assert result.exchanges == first.exchanges
         assert result.bytes_sent_per_worker == first.bytes_sent_per_worker
         # Replicas are equal to rounding; of 360 images, an accuracy may then differ by one.
-        np.testing.assert_allclose(result.worker_accuracy, first.worker_accuracy, atol=1.5 / 360)
-        np.testing.assert_allclose(result.aggregate_accuracy, first.aggregate_accuracy, atol=1.5 / 360)
+        np.testing.assert_allclose(workers(result), workers(first), atol=1.5 / 360)
+        aggregate, first_aggregate = (of.scores["aggregate_accuracy"] for of in (result, first))
+        np.testing.assert_allclose(aggregate, first_aggregate, atol=1.5 / 360)
         np.testing.assert_allclose(
             result.consensus_distance, first.consensus_distance, rtol=1e-3, atol=1e-5
         )
@@ -141,8 +147,9 @@ def test_replicas_agree_under_all_reduce_and_part_without_communication(digits):
     together, _ = finish(dataclasses.replace(SMALL, protocol="all_reduce"), digits)
     apart, _ = finish(dataclasses.replace(SMALL, protocol="no_communication"), digits)
     assert together.consensus_distance < 1e-5 < 0.1 < apart.consensus_distance
-    assert len(set(together.worker_accuracy)) == 1
-    assert together.rank0_accuracy == together.worker_accuracy[0] == together.aggregate_accuracy
+    assert len(set(workers(together))) == 1
+    scores = together.scores
+    assert scores["rank0_accuracy"] == scores["worker_accuracy"][0] == scores["aggregate_accuracy"]
 
 
 def test_the_bytes_of_a_run_follow_from_its_rounds_and_add_up(digits):
@@ -169,7 +176,7 @@ def test_a_run_can_go_on_from_where_it_came_to(digits):
     (*_, (progress, _)) = loop.epochs_of_one(half, run.start(half))
     (*_, (progress, _)) = loop.epochs_of_one(rest, progress)
     resumed = run.result(rest, progress)
-    assert resumed.worker_accuracy == whole.worker_accuracy
+    assert resumed.scores == whole.scores
     assert resumed.consensus_distance == whole.consensus_distance
     assert resumed.exchanges == whole.exchanges
 
@@ -178,7 +185,15 @@ def test_a_run_directory_writes_no_number_that_json_does_not_have(tmp_path):
     directory = RunDirectory(tmp_path / "run")
     directory.make()
     nan = float("nan")
-    figures = Result(nan, nan, [nan, 0.5], float("inf"), 1, 2.0, 0.5, 3, 4.0)
+    figures = Result(
+        accuracy_of([nan, 0.5], nan),
+        float("inf"),
+        1,
+        2.0,
+        0.5,
+        3,
+        4.0,
+    )
     directory.write_result(Record(Config().settings(), figures, (), []))
     result = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))["result"]
     assert result["rank0_accuracy"] is None
@@ -247,7 +262,7 @@ def test_augmentation_is_for_the_loss_and_not_for_scoring(augment, digits):
     losses = {float(task.loss(params, model_state, batch, jax.random.key(s))[0]) for s in range(3)}
     assert len(losses) == (3 if augment else 1)
     plain = classification(Linear(), digits)
-    assert task.num_correct(params, model_state, batch) == plain.num_correct(params, model_state, batch)
+    assert task.score(params, model_state, batch) == plain.score(params, model_state, batch)
 
 
 def test_training_on_a_part_takes_so_many_of_the_examples(digits):

@@ -20,7 +20,6 @@ from experiments import train
 from experiments.runs.faults import Diverged
 from experiments.runs.run_directory import RunDirectory
 from experiments.tasks.data import load
-from experiments.tasks.models import make_model
 from experiments.training import loop, program, run
 from experiments.training.config import Config
 from experiments.training.program import Programs
@@ -48,8 +47,8 @@ def programs(digits) -> Callable[..., Programs]:
             for worker, update in where
         ]
 
-        def classification(*arguments: Any, **options: Any) -> Any:
-            task = make_task(*arguments, **options)
+        def make_learner(*arguments: Any) -> Any:
+            task = make_healthy(*arguments)
 
             def loss(params: Any, model_state: Any, batch: Any, key: Any) -> Any:
                 here = jnp.stack([(jax.random.key_data(key) == mark).all() for mark in marks]).any()
@@ -62,12 +61,12 @@ def programs(digits) -> Callable[..., Programs]:
 
         def call(*arguments: Any) -> Any:
             with pytest.MonkeyPatch.context() as patched:
-                patched.setattr(program, "classification", classification)
+                patched.setattr(program, "make_learner", make_learner)
                 return make_program(made, *arguments)
 
         return call  # pyright: ignore[reportReturnType]
 
-    make_task = program.classification
+    make_healthy = program.make_learner
     return make
 
 
@@ -159,7 +158,8 @@ def test_an_isolated_worker_infects_nobody_and_counts_no_more(backend, poison, d
     assert of_worker(last.state, 2) == of_worker(first.state, 2)
     assert of_worker(last.state, 1) != of_worker(first.state, 1)
     setup = run.set_up(dataclasses.replace(CONFIG, p=1.0, backend=backend), digits)
-    right = np.asarray(setup.program.score(last.state.params, last.state.model_state, digits.test))
+    scored = setup.program.score(last.state.params, last.state.model_state, digits.test)
+    right = np.asarray(scored["accuracy"])
     assert result(tmp_path)["worker_accuracy"] == (right / len(digits.test.label)).tolist()
     others = jax.tree.map(lambda leaf: np.asarray(leaf)[[0, 1, 3]], last.state.params)
     distance = float(gj.metrics.consensus_distance(others))
@@ -238,7 +238,7 @@ def test_nothing_of_this_is_in_the_program_of_a_healthy_run(digits):
     loop.watched_epoch(setup, run.start(setup))
     plain, watched = map(opcodes, setup.program._compiled.values())
 
-    task = program.classification(make_model("mlp", 10, CONFIG.width), digits)
+    task = program.make_learner(CONFIG.checked(), digits)
 
     def epoch(state: Any, shard: Any, rounds: Any, key: Any, traced: Any) -> Any:
         optimizer = make_optimizer(CONFIG, traced, setup.updates_per_epoch)

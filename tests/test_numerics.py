@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from fabricated import accuracy_of
 from test_draws import GOLDEN_PAIRING, GOLDEN_UNIFORM, GOLDEN_WEIGHTED, WEIGHTS
 
 import gossip_jax as gj
@@ -151,7 +152,20 @@ def test_a_record_made_under_another_setting_of_jax_is_refused_by_name(tmp_path)
     (job,) = sweep.jobs_of(table, table.rows, [0], backend="vmap")
     settings = job.config.settings()
     path = job.record_path(tmp_path)
-    written = records.Record(settings, Result(0.5, 0.5, [0.5], 0, 0, 0, 0, 1, 1), (), [])
+    written = records.Record(
+        settings,
+        Result(
+            accuracy_of([0.5], 0.5),
+            0,
+            0,
+            0,
+            0,
+            1,
+            1,
+        ),
+        (),
+        [],
+    )
     records.write(path, written)
     assert job.record(tmp_path) == written, "records of older runs stay readable"
     with (

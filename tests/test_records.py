@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fabricated import accuracy_of
 
 from experiments.runs import records
 from experiments.runs.records import Record
@@ -18,13 +19,26 @@ from experiments.training.results import EpochMetrics, Result
 NAN = float("nan")
 
 
+def of_workers(mean: float, low: float, high: float) -> dict[str, float]:
+    names = (f"validation_accuracy_{of}" for of in ("mean", "min", "max"))
+    return dict(zip(names, (mean, low, high), strict=True))
+
+
 def record(**changes: Any) -> Record:
     config = dataclasses.replace(Config(halve_after=(1, 2)), **changes).checked()
     metrics = [
-        EpochMetrics(1, 9, 2.25, 0.5, 0.25, 0.75, 0.1, 3, 1e6 / 3, 0.5),
-        EpochMetrics(2, 18, NAN, 0.1, 0.1, 0.1, NAN, 6, 2e6 / 3, 1.0),
+        EpochMetrics(1, 9, 2.25, of_workers(0.5, 0.25, 0.75), 0.1, 3, 1e6 / 3, 0.5),
+        EpochMetrics(2, 18, NAN, of_workers(0.1, 0.1, 0.1), NAN, 6, 2e6 / 3, 1.0),
     ]
-    result = Result(0.1, NAN, [0.1, NAN], NAN, 6, 2e6 / 3, 1 / 3, 18, 18.0)
+    result = Result(
+        accuracy_of([0.1, NAN], NAN),
+        NAN,
+        6,
+        2e6 / 3,
+        1 / 3,
+        18,
+        18.0,
+    )
     provenance = [{"from_epoch": 0, "began": "2026-01-01T00:00:00+00:00", "versions": {"jax": "1"}}]
     return Record(config.settings(), result, tuple(metrics), provenance)
 
@@ -66,7 +80,7 @@ def test_a_record_is_read_as_it_was_written(path):
     assert same(found.result, written.result)
     assert same(found.metrics, written.metrics)
     assert found.provenance == written.provenance
-    assert math.isnan(found.result.worker_accuracy[1])
+    assert math.isnan(found.result.scores["worker_accuracy"][1])
     assert same(records.read_expected(path, written.settings), found)
 
 

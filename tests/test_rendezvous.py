@@ -70,9 +70,8 @@ def test_other_settings_are_named_everywhere(settings):
     for future in meet({}, {"settings": settings}):
         said = message(future)
         assert "process 1 (host " in said
-        assert (
-            f"has other settings: {name} {value!r} there, {SETTINGS.get(name)!r} in process 0" in said
-        )
+        here = SETTINGS.get(name, "not set")
+        assert f"has other settings: {name} {value!r} there, {here!r} in process 0" in said
 
 
 def test_another_number_of_processes_is_named():

@@ -13,7 +13,8 @@ import pytest
 from fabricated import write_run
 from rich.console import Console
 
-from experiments.report import comparison, figures, grids
+from experiments.common import grids
+from experiments.report import comparison, figures
 from experiments.report import document as report
 from experiments.report.summary import Length, Results
 from experiments.runs import records
@@ -224,24 +225,24 @@ def test_a_figure_names_its_axes_and_shows_what_was_measured(plot, results):
         assert axes.get_xlabel()
         assert axes.lines
     assert figure.axes[0].get_ylabel()
-    units = {"distance": "log scale"}.get(plot.name, "(%)")
+    units = {"consensus": "log scale"}.get(plot.name, "(%)")
     assert units in figure.axes[0].get_ylabel()
     assert figure.legends or all(axes.get_legend() for axes in figure.axes)
 
 
 def test_curves_show_percent_over_updates(results):
     (runs,) = read(results).of_length(MNIST, Length(100, None))[:1]
-    figure: Any = figures.accuracy_over_updates([runs])
+    figure: Any = figures.score_over_updates([runs])
     (line,) = figure.axes[0].lines
     metrics = runs.records[0].metrics
     np.testing.assert_array_equal(line.get_xdata(), [epoch.updates for epoch in metrics])
-    expected = [100 * epoch.validation_accuracy_mean for epoch in metrics]
+    expected = [100 * epoch.scores["validation_accuracy_mean"] for epoch in metrics]
     np.testing.assert_allclose(line.get_ydata(), expected)
 
 
 def test_published_figures_are_drawn_for_full_runs_only(results):
     def published(epochs):
-        figure = figures.accuracy_against_p(read(results).of_length(MNIST, Length(epochs, None)))
+        figure = figures.score_against_p(read(results).of_length(MNIST, Length(epochs, None)))
         assert figure is not None
         labels = [text.get_text() for text in figure.legends[0].get_texts()]
         return [label for label in labels if "published" in label]

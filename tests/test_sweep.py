@@ -349,7 +349,7 @@ def require_alike(first: Record, second: Record) -> None:
     assert first.result.bytes_sent_per_worker == second.result.bytes_sent_per_worker
     # Of 360 test images, an accuracy may then differ by one.
     np.testing.assert_allclose(
-        first.result.worker_accuracy, second.result.worker_accuracy, atol=1.5 / 360
+        first.result.scores["worker_accuracy"], second.result.scores["worker_accuracy"], atol=1.5 / 360
     )
     np.testing.assert_allclose(
         first.result.consensus_distance, second.result.consensus_distance, rtol=1e-3

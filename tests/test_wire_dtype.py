@@ -162,7 +162,7 @@ def test_bfloat16_costs_less_than_a_point_of_accuracy_on_digits():
             config = dataclasses.replace(demo.SETTINGS, p=1 / 8, wire_dtype=wire_dtype, seed=seed)
             setup = run.set_up(config, dataset, programs)
             *_, (progress, _) = loop.epochs_of_one(setup, run.start(setup))
-            yield run.result(setup, progress).worker_accuracy
+            yield run.result(setup, progress).scores["worker_accuracy"]
 
     whole, half = (np.array([*accuracies(wire)]) for wire in (None, "bfloat16"))
     assert whole.mean() > 0.95, "it learns"

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import jax
 import tyro
-from rich.table import Table
 
 import gossip_jax as gj
 from experiments.bench import compiling, exchanges, limits, steps, tables, tpu
@@ -16,6 +15,7 @@ from experiments.bench.limits import Rates
 from experiments.common import strict_json
 from experiments.common.cli import flag, make_console, make_cpu_devices, new_path, reported
 from experiments.common.files import write_whole
+from experiments.common.grids import Grid
 from experiments.runs.provenance import surroundings
 from experiments.training.config import ProtocolName
 from experiments.training.protocols import USUAL
@@ -89,14 +89,14 @@ def main() -> None:
         rates = limits.rates(bench.repeats)
         found["rates"] = rates._asdict()
         console.print(tables.rates(rates), soft_wrap=True)
-        for section, rows, table in _measure(bench, rates):
+        for section, rows, grid in _measure(bench, rates):
             found.setdefault(section, []).extend(row._asdict() for row in rows)
             write_whole(out, strict_json.dumps(found, indent=1) + "\n")
-            console.print(table, "")
+            console.print(grid.rich(console.width), "")
     console.print(f"see {out}", soft_wrap=True)
 
 
-def _measure(bench: Bench, rates: Rates) -> Iterator[tuple[Section, Sequence[Any], Table]]:
+def _measure(bench: Bench, rates: Rates) -> Iterator[tuple[Section, Sequence[Any], Grid]]:
     """The sections that are asked for, part by part, each with its table."""
     if "steps" in bench.sections:
         for number, backend in itertools.product(bench.workers, bench.backends):

@@ -13,7 +13,7 @@ import gossip_jax as gj
 from experiments.bench import floor, limits
 from experiments.bench.limits import Rates
 from experiments.bench.timing import in_turn, ratio
-from experiments.tasks.data import Dataset, Examples
+from experiments.tasks.data import Dataset, Examples, Images
 from experiments.training import run
 from experiments.training.config import Config
 from experiments.training.protocols import as_often, make_draw
@@ -175,8 +175,14 @@ def synthetic(num_examples: int) -> Dataset:
         image = rng.integers(0, 256, (number, *IMAGE)).astype(np.uint8)
         return Examples(image, rng.integers(0, CLASSES, number).astype(np.int32))
 
-    return Dataset(
-        examples(num_examples + 1), examples(1), CLASSES, 1, 255, (floor.MEAN,), (floor.STD,)
+    return Images(
+        examples(num_examples + 1),
+        examples(1),
+        num_validation=1,
+        num_classes=CLASSES,
+        white=255,
+        mean=(floor.MEAN,),
+        std=(floor.STD,),
     )
 
 

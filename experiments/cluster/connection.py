@@ -10,7 +10,7 @@ _LONGEST = 1 << 16  # bytes in a message: what is longer is none of ours
 
 
 class Connection:
-    """One end of it."""
+    """Holds one end of a connection."""
 
     def __init__(self, stream: socket.socket, timeout: float):
         """Takes over a connected socket; sending and receiving give up after so many seconds."""
@@ -19,7 +19,7 @@ class Connection:
         self._socket, self._read, self._sends = stream, b"", threading.Lock()
 
     def fileno(self) -> int:
-        """As `select` asks for it."""
+        """`select` asks for it."""
         return self._socket.fileno()
 
     def send(self, **message: Any) -> None:

@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from experiments.cluster.connection import Connection
@@ -25,6 +25,7 @@ from experiments.cluster.connection import Connection
 PEER_LOST = 3
 """The exit code of a process that ends because of another one."""
 
+_SILENCE = 1.5  # seconds of waiting after which it is said who is waited for
 _FAREWELL = 0.5  # seconds that process 0 leaves the others to end by themselves
 
 
@@ -43,6 +44,9 @@ class Lifeline:
 
     Where one is lost it prints which, and ends this process.
     """
+
+    how_to_go_on = ""
+    """It ends that message, once it is known."""
 
     def __init__(
         self,
@@ -88,6 +92,7 @@ class Lifeline:
         brings: Any = None,
         patience: float | None = None,
         limit: float = math.inf,
+        say: Callable[[str], object] = lambda text: None,
     ) -> list[Any]:
         """Waits until all processes have come to this meeting, or ends them.
 
@@ -96,6 +101,7 @@ class Lifeline:
           brings: what this process brings, as JSON holds it.
           patience: seconds that the others have once the first is there; the lifeline's where None.
           limit: seconds that this process then has until its next meeting.
+          say: in process 0, is told how many are waited for, where that takes longer.
 
         Returns:
           What each process brought.
@@ -109,7 +115,13 @@ class Lifeline:
             with contextlib.suppress(OSError):  # the watch says why
                 self._all_connections[0].send(**coming)
         with self._changed:
-            self._changed.wait_for(lambda: self._number in self._held)
+            said = 0
+            while not self._changed.wait_for(lambda: self._number in self._held, _SILENCE):
+                if meeting := self._meetings.get(self._number):  # which process 0 alone has
+                    missing = len(self._names) - len(meeting.brought)
+                    if missing != said:
+                        said = missing
+                        say(f"waiting for {missing} of {len(self._names)} processes")
             brought = self._held.pop(self._number)
         self._last, self._limit, self._due = what, limit, time.monotonic() + limit
         return brought
@@ -206,7 +218,10 @@ class Lifeline:
         if self._process == 0:
             self._tell_all(end=message)
             time.sleep(_FAREWELL)
-        print(f"error: {message}; this process ends too", file=sys.stderr, flush=True)
+        said = "; ".join(
+            filter(None, (f"error: {message}", "this process ends too", self.how_to_go_on))
+        )
+        print(said, file=sys.stderr, flush=True)
         os._exit(PEER_LOST)  # the main thread may be waiting for the one that is lost
 
     def _tell_all(self, **message: Any) -> None:
@@ -215,6 +230,11 @@ class Lifeline:
                 connection.send(**message)
 
     def _delay_aborts(self) -> None:
-        """Where process 0 dies, JAX aborts the others at once: has that wait for what `_watch` says."""
+        """Has JAX's abort of this process, where process 0 dies, wait for what `_watch` says.
+
+        Jax 0.10 leaves no other way: a callback of its client for a lost coordinator ends in
+        std::bad_cast, with `jax_enable_recoverability` it aborts all the same, and a handler of
+        Python's returns at once.
+        """
         self._handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda _: self.wait_for_verdict())
         ctypes.CDLL(None).signal(signal.SIGABRT, self._handler)

@@ -135,6 +135,12 @@ def most(number: int, what: str) -> int:
     return number if _all is None else max(_all.meet(what, number))
 
 
+def on_a_loss(how_to_go_on: str) -> None:
+    """Has the message that another process is lost end with how to go on."""
+    if _all is not None:
+        _all.lifeline.how_to_go_on = how_to_go_on
+
+
 @contextmanager
 def together(
     program: jax.stages.Compiled, devices: Sequence[Any], decides: Any, what: str
@@ -180,7 +186,9 @@ class _All:
     ) -> list[Any]:
         """As `Lifeline.meet`; to the next meeting --progress-timeout, where no limit is given."""
         limit = self._processes.progress_timeout if limit is None else limit
-        return self.lifeline.meet(what, brings, patience, limit)
+        # Later the progress of the run is shown, and an epoch of the slowest is waited for.
+        say = _say if not self.longest else lambda text: None
+        return self.lifeline.meet(what, brings, patience, limit, say)
 
     def longest_wait(self, seconds: float | None = None) -> float:
         """For something done together, by what took so long here, or by the longest so far."""
@@ -263,11 +271,11 @@ def _join(processes: Processes, settings: Mapping[str, Any]) -> _All:
             ) from error
         process, count = jax.process_index(), jax.process_count()
         address = _address_of_first()
-        met = rendezvous.meet(address, process, count, settings, patience, timeout)
+        met = rendezvous.meet(address, process, count, settings, patience, timeout, _say)
     else:
         address = Address.parse(processes.coordinator or "")
         process, count = processes.process_id or 0, processes.num_processes or 1
-        met = rendezvous.meet(address, process, count, settings, patience, timeout)
+        met = rendezvous.meet(address, process, count, settings, patience, timeout, _say)
         jax.distributed.initialize(
             str(address._replace(port=met.port)),
             count,
@@ -287,6 +295,10 @@ def _address_of_first() -> Address:
     own = str(Address(socket.gethostname(), rendezvous.free_port())).encode()
     padded = np.frombuffer(own.ljust(_LONGEST, b"\0"), np.uint8)
     return Address.parse(bytes(multihost_utils.broadcast_one_to_all(padded)).rstrip(b"\0").decode())
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
 
 
 def _leave(lifeline: Lifeline) -> None:

@@ -5,12 +5,14 @@ import os
 import select
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from experiments.cluster.connection import Connection
+from experiments.common import strict_json
 
 _RETRY = 0.2  # seconds
+_SILENCE = 1.5  # seconds of waiting after which it is said what is waited for
 _FAREWELL = 1.0  # seconds for a process to read why it was refused
 
 
@@ -47,6 +49,7 @@ def meet(
     settings: Mapping[str, Any],
     patience: float,
     timeout: float,
+    say: Callable[[str], object] = lambda text: None,
 ) -> Met:
     """Waits until all processes are there.
 
@@ -57,6 +60,7 @@ def meet(
       settings: what must be the same in all of them, as JSON holds it.
       patience: seconds to wait for the others.
       timeout: seconds after which a connection, once made, counts as lost.
+      say: is told what is waited for, where that takes longer.
 
     Raises:
       ValueError: one did not come, or has other settings.
@@ -70,10 +74,11 @@ def meet(
     }
     deadline = time.monotonic() + patience
     if process == 0:
-        return _host(address, hello, patience, timeout)
-    connection = _reach(address, deadline, patience, timeout)
+        return _host(address, hello, patience, timeout, say)
+    connection = _reach(address, deadline, patience, timeout, say)
     try:
-        connection.send(**hello)
+        with contextlib.suppress(ConnectionError):  # what is read then says it, too
+            connection.send(**hello)
         answer = _wait(connection, deadline + timeout)
         if "refused" in answer:
             raise ValueError(answer["refused"])
@@ -83,7 +88,10 @@ def meet(
     return Met(answer["names"], {0: connection}, answer["port"])
 
 
-def _reach(address: Address, deadline: float, patience: float, timeout: float) -> Connection:
+def _reach(
+    address: Address, deadline: float, patience: float, timeout: float, say: Callable[[str], object]
+) -> Connection:
+    is_silent = True
     while True:
         try:
             return Connection(socket.create_connection(address, timeout), timeout)
@@ -93,6 +101,9 @@ def _reach(address: Address, deadline: float, patience: float, timeout: float) -
                     f"process 0 cannot be reached at --coordinator {address} since {patience:g} s: "
                     f"{error.strerror or error}"
                 ) from error
+            if is_silent and time.monotonic() > deadline - patience + _SILENCE:
+                say(f"waiting for process 0 at {address}")
+                is_silent = False
             time.sleep(_RETRY)
 
 
@@ -106,10 +117,16 @@ def _wait(connection: Connection, deadline: float) -> dict[str, Any]:
     raise ValueError("process 0 ended, or was not waiting for this one: all its processes were there")
 
 
-def _host(address: Address, hello: dict[str, Any], patience: float, timeout: float) -> Met:
+def _host(
+    address: Address,
+    hello: dict[str, Any],
+    patience: float,
+    timeout: float,
+    say: Callable[[str], object],
+) -> Met:
     connections: dict[int, Connection] = {}
     try:
-        hellos = _welcome(address, hello, patience, timeout, connections)
+        hellos = _welcome(address, hello, patience, timeout, connections, say)
     except ValueError as error:
         for connection in connections.values():
             _refuse(connection, str(error))
@@ -127,19 +144,26 @@ def _welcome(
     patience: float,
     timeout: float,
     connections: dict[int, Connection],
+    say: Callable[[str], object],
 ) -> dict[int, dict[str, Any]]:
     """What each process says of itself; fills in the connections as they come."""
-    hellos, deadline = {0: own}, time.monotonic() + patience
+    hellos, deadline, said = {0: own}, time.monotonic() + patience, 0
     with _listen(address) as listener:
         while len(hellos) < own["of"]:
-            listener.settimeout(max(deadline - time.monotonic(), 0.01))
+            listener.settimeout(min(max(deadline - time.monotonic(), 0.01), _SILENCE))
+            missing = [str(process) for process in range(own["of"]) if process not in hellos]
             try:
                 stream, _ = listener.accept()
             except TimeoutError:
-                missing = [str(process) for process in range(own["of"]) if process not in hellos]
-                raise ValueError(
-                    f"of {own['of']} processes, {', '.join(missing)} did not come within {patience:g} s"
-                ) from None
+                if time.monotonic() >= deadline:
+                    raise ValueError(
+                        f"of {own['of']} processes, {', '.join(missing)} did not come within "
+                        f"{patience:g} s"
+                    ) from None
+                if len(missing) != said:
+                    said = len(missing)
+                    say(f"waiting for {said} of {own['of']} processes")
+                continue
             connection = Connection(stream, timeout)
             try:
                 hello = connection.receive_one()
@@ -180,13 +204,7 @@ def _require_alike(own: dict[str, Any], hello: dict[str, Any]) -> None:
         raise ValueError(
             f"{name} was started with --num-processes {of}, and process 0 with {own['of']}"
         )
-    there, here = dict(settings or {}), own["settings"]
-    differences = [
-        f"{key} {there.get(key)!r} there, {here.get(key)!r} in process 0"
-        for key in sorted(set(there) | set(here))
-        if there.get(key, ...) != here.get(key, ...)
-    ]
-    if differences:
+    if differences := strict_json.differences(dict(settings or {}), own["settings"], "in process 0"):
         raise ValueError(f"{name} has other settings: {'; '.join(differences)}")
 
 

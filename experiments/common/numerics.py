@@ -17,7 +17,7 @@ STANDARD: dict[str, Any] = {
 
 
 def here() -> dict[str, Any]:
-    """All of them, as they are now."""
+    """Reads all of them, as they are now."""
     return {name: getattr(jax.config, name) for name in STANDARD}
 
 

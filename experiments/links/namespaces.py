@@ -88,7 +88,7 @@ def inside(namespace: str, command: Sequence[str]) -> list[str]:
 
 
 def address(worker: int) -> str:
-    """Of a worker's device."""
+    """Returns the address of a worker's device."""
     return f"10.77.{(worker + 1) // 250}.{(worker + 1) % 250 + 1}"
 
 

@@ -34,7 +34,7 @@ class LinkRecord:
 
     @property
     def updates_per_second(self) -> float:
-        """Of the measured part."""
+        """Counts those of the measured part."""
         return self.updates / self.seconds
 
 

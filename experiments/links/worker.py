@@ -25,8 +25,8 @@ from experiments.links import records as link_records
 from experiments.links.namespaces import DEVICE, UNLIMITED, address, bits_per_second
 from experiments.links.records import LinkRecord
 from experiments.runs.provenance import surroundings
-from experiments.tasks import data
-from experiments.tasks.data import Examples
+from experiments.tasks.classification import ACCURACY
+from experiments.tasks.registry import TASKS
 from experiments.training import loop, run
 from experiments.training.config import Config
 from experiments.training.loop import Epoch
@@ -67,7 +67,7 @@ def main() -> None:
         make_cpu_devices(1)
         keep_programs()
         with joined(processes, numerics.here()):
-            dataset = data.load(job.dataset, Path(job.data_dir) if job.data_dir else None)
+            dataset = TASKS[job.dataset].load(Path(job.data_dir) if job.data_dir else None)
             programs = Programs(dataset)
             for path, settings in job.runs.items():
                 config = Config(**settings, epochs=_ENDLESS, validate_every=_ENDLESS).checked()
@@ -79,7 +79,7 @@ def main() -> None:
 
 def measure(job: Job, config: Config, setup: Setup) -> LinkRecord:
     """Trains until the time is over or, at an unlimited rate, the accuracy is reached."""
-    few = Examples(*(leaf[:_VALIDATION] for leaf in setup.validation))
+    few = jax.tree.map(lambda leaf: leaf[:_VALIDATION], setup.validation)
     setup = setup._replace(updates_per_epoch=_part(job, config, setup), validation=few)
     measure = _Measure(job, setup)
     loop.train([setup], [run.start(setup)], (measure,))
@@ -105,7 +105,8 @@ class _Measure:
         every = multihost_utils.process_allgather(own)
         self._parts.append((progress.traffic, float(every[:, 0].max()), every[:, 1], every[:, 2]))
         total = sum(seconds for _, seconds, *_ in self._parts)
-        accuracy = float(run.accuracy(self._setup, progress.state, self._setup.validation).mean())
+        scores = run.scores(self._setup, progress.state, self._setup.validation)
+        accuracy = float(scores[ACCURACY.name].mean())
         updates = progress.epoch * self._setup.updates_per_epoch
         self._samples.append([updates, total, accuracy])
         if self._reached is None and accuracy >= job.accuracy:

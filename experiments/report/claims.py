@@ -161,7 +161,7 @@ def findings(claim: Claim, results: Results) -> list[Finding]:
 
 
 def verdict(found: list[Finding]) -> Verdict:
-    """What follows for the claim."""
+    """Says what follows for the claim."""
     verdicts = {finding.verdict for finding in found}
     if Verdict.FAILS in verdicts:
         return Verdict.FAILS

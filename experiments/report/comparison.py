@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from experiments.report.grids import Grid, fraction, percent, points
+from experiments.common.grids import Grid, fraction, percent
 from experiments.report.summary import Length, Results, RowRuns
 from experiments.tables.rows import Table
+from experiments.tasks.task import Metric
 from experiments.training.config import Config
 
 _OTHER_LENGTH = "†"
@@ -40,8 +41,8 @@ def beside_published(results: Results, table: Table) -> Grid:
                 row.label,
                 *settings,
                 *([_epochs(runs), str(len(runs.records))] if runs else ["", ""]),
-                *_compared(runs, "rank0_accuracy", row.published.rank0),
-                *_compared(runs, "aggregate_accuracy", row.published.aggregate),
+                *_compared(table.metric, runs, "rank0", row.published.rank0),
+                *_compared(table.metric, runs, "aggregate", row.published.aggregate),
                 percent(runs.figures("share_of_all_reduce_bytes").mean()) if runs else "",
             )
         )
@@ -52,24 +53,25 @@ def beside_published(results: Results, table: Table) -> Grid:
         table.title,
         (*header, "bytes"),
         tuple(lines),
-        "Test accuracy in %, after the last update: mean ± standard deviation over n seeds; "
-        "differences in percentage points; bytes as a share of All-reduce's."
+        f"Test {_in_unit(table.metric)}, after the last update: mean ± standard deviation over n "
+        f"seeds; {'differences in percentage points; ' if table.metric.is_share else ''}"
+        f"bytes as a share of All-reduce's."
         + (f" {_OTHER_LENGTH} not of the thesis's length." if has_other_length else ""),
     )
 
 
 def of_length(rows: Sequence[RowRuns]) -> Grid:
     """Rows of a table that have runs of one length: ours alone."""
-    lines = []
+    lines, metric = [], rows[0].table.metric
     for runs in rows:
-        workers = np.concatenate([record.result.worker_accuracy for record in runs.records])
+        workers = runs.scores("worker").ravel()
         lines.append(
             (
                 runs.row.label,
                 str(len(runs.records)),
-                _spread(runs.figures("rank0_accuracy")),
-                _spread(runs.figures("aggregate_accuracy")),
-                f"{100 * workers.min():.2f} – {100 * workers.max():.2f}",
+                _spread(metric, runs.scores("rank0")),
+                _spread(metric, runs.scores("aggregate")),
+                f"{metric.in_report(metric.worst(workers))} – {metric.in_report(metric.best(workers))}",
                 f"{runs.figures('consensus_distance').mean():.3g}",
                 f"{runs.figures('exchanges').mean():,.0f}",
                 f"{runs.figures('bytes_sent_per_worker').mean() / 1e6:,.0f}",
@@ -90,9 +92,9 @@ def of_length(rows: Sequence[RowRuns]) -> Grid:
             "updates/s",
         ),
         tuple(lines),
-        "Test accuracy in %: of worker 0, of the mean replica, of the worst to the best worker. The "
-        "consensus distance √(mean ‖θ_i − θ̄‖²) of the replicas at the end; exchanges between workers; "
-        "MB sent by each worker; updates a second.",
+        f"Test {_in_unit(metric)}: of worker 0, of the mean replica, of the worst to the best worker. "
+        "The consensus distance √(mean ‖θ_i − θ̄‖²) of the replicas at the end; exchanges between "
+        "workers; MB sent by each worker; updates a second.",
     )
 
 
@@ -130,18 +132,23 @@ def _epochs(runs: RowRuns) -> str:
     return text + ("" if runs.is_full else _OTHER_LENGTH)
 
 
-def _compared(runs: RowRuns | None, name: str, published: float | None) -> tuple[str, str, str]:
+def _compared(
+    metric: Metric, runs: RowRuns | None, of: str, published: float | None
+) -> tuple[str, str, str]:
     """Published, ours and the difference."""
-    theirs = "" if published is None else f"{100 * published:.2f}"
+    theirs = "" if published is None else metric.in_report(published)
     if runs is None:
         return theirs, "", ""
-    ours = runs.figures(name)
-    if published is None:
-        return theirs, _spread(ours), ""
-    return theirs, _spread(ours), points(ours.mean() - published)
+    ours = runs.scores(of)
+    difference = "" if published is None else metric.difference(ours.mean() - published)
+    return theirs, _spread(metric, ours), difference
 
 
-def _spread(figures: np.ndarray) -> str:
-    """Percentages: the mean, and the standard deviation where there is one."""
-    deviation = f" ± {100 * figures.std(ddof=1):.2f}" if len(figures) > 1 else ""
-    return f"{100 * figures.mean():.2f}{deviation}"
+def _spread(metric: Metric, figures: np.ndarray) -> str:
+    """The mean, and the standard deviation where there is one."""
+    deviation = f" ± {metric.in_report(figures.std(ddof=1))}" if len(figures) > 1 else ""
+    return f"{metric.in_report(figures.mean())}{deviation}"
+
+
+def _in_unit(metric: Metric) -> str:
+    return f"{metric.label} in %" if metric.is_share else metric.label

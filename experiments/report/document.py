@@ -6,15 +6,16 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import tyro
 
 from experiments.common.cli import make_console, reported
 from experiments.common.files import write_whole
+from experiments.common.grids import Grid
 from experiments.report import comparison
 from experiments.report import links as link_report
 from experiments.report.claims import CLAIMS, CONFIDENCE, Claim, Finding, findings, verdict
 from experiments.report.figures import PLOTS
-from experiments.report.grids import Grid
 from experiments.report.summary import SEED_NOISE, Results
 from experiments.tables import rows
 from experiments.tables.rows import Table
@@ -96,14 +97,14 @@ def _caution(results: Results, tables: Sequence[Table]) -> str:
     """That the published noise may be too small, where the workers of one run differ by more."""
     full = [
         (
-            100 * (max(record.result.worker_accuracy) - min(record.result.worker_accuracy)),
+            table.metric.scale * float(np.ptp(workers)),
             runs.row.label,
         )
         for table in tables
         for row in table.rows
         for runs in results.runs(table, row)
         if runs.is_full and row.config.spec.draws_rounds
-        for record in runs.records
+        for workers in runs.scores("worker")
     ]
     if not full:
         return ""
@@ -158,12 +159,14 @@ def _table(results: Results, table: Table, directory: Path) -> str:
         for plot in PLOTS:
             figure = plot.draw(runs)
             if figure is not None:
+                caption = plot.caption.format(metric=table.metric.label)
                 figure.supxlabel(f"{table.title}; {words}", fontsize="small", color="0.4")
                 images = f"-{length.train_examples}-images" if length.train_examples else ""
-                name = f"{table.name}-{length.epochs}-epochs{images}-{plot.name}.png"
+                kind = plot.name.format(metric=table.metric.name)
+                name = f"{table.name}-{length.epochs}-epochs{images}-{kind}.png"
                 path = directory / "figures" / name
                 figure.savefig(path, dpi=110, metadata={"Software": None})
-                parts.append(f"![{plot.caption}](figures/{name})\n\n*{plot.caption}.*")
+                parts.append(f"![{caption}](figures/{name})\n\n*{caption}.*")
     return "\n\n".join(parts)
 
 

@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from experiments.report.grids import fraction
+from experiments.common.grids import fraction
 from experiments.report.summary import RowRuns
+from experiments.tasks.task import Metric
 from experiments.training.config import Config
 from gossip_jax.protocols import SPECS
 
@@ -20,27 +21,28 @@ _MARKERS = "os^Dv"
 class Plot(NamedTuple):
     """A kind of figure."""
 
-    name: str
+    name: str  # where {metric} stands for the table's metric, as in the caption
     caption: str
     draw: Callable[[list[RowRuns]], Figure | None]  # None: these rows do not make such a figure
 
 
-def accuracy_over_updates(rows: list[RowRuns]) -> Figure | None:
-    """Validation accuracy: the mean over workers and seeds, and the band of all workers."""
+def score_over_updates(rows: list[RowRuns]) -> Figure | None:
+    """The validation score: the mean over workers and seeds, and the band of all workers."""
 
     def draw(axes: Axes, runs: RowRuns, style: dict[str, Any]) -> None:
         updates, low, mean, high = _validation(runs)
         axes.plot(updates, mean, **style)
         axes.fill_between(updates, low, high, color=style["color"], alpha=0.12, linewidth=0)
 
-    figure = _over_updates(rows, draw, "validation accuracy (%)")
-    # All start far below: the scale is for what comes after a fifth of the run.
+    figure = _over_updates(rows, draw, f"validation {_metric(rows).heading}")
+    # All start far off: the scale is for what comes after a fifth of the run, but for the worst.
     later = [
         figures[updates >= updates[-1] / 5]
         for updates, low, _, high in map(_validation, rows)
         for figures in (low, high)
     ]
-    bottom, top = np.quantile(np.concatenate(later), (0.02, 1))
+    shown = (0.02, 1) if _metric(rows).is_higher_better else (0, 0.98)
+    bottom, top = np.quantile(np.concatenate(later), shown)
     for axes in figure.axes:
         axes.set_ylim(bottom - 0.05 * (top - bottom), top + 0.05 * (top - bottom))
     return figure
@@ -65,8 +67,8 @@ def distance_over_updates(rows: list[RowRuns]) -> Figure | None:
     return _over_updates(apart, draw, "consensus distance (log scale)") if apart else None
 
 
-def accuracy_against_p(rows: list[RowRuns]) -> Figure | None:
-    """Rank-0 test accuracy against the communication probability."""
+def score_against_p(rows: list[RowRuns]) -> Figure | None:
+    """The rank-0 test score against the communication probability."""
     pairwise = [runs for runs in rows if runs.row.config.spec.draws_rounds]
     others = [runs for runs in rows if runs not in pairwise]
     ticks = sorted({_frequency(runs.row.config) for runs in pairwise})
@@ -84,8 +86,8 @@ def accuracy_against_p(rows: list[RowRuns]) -> Figure | None:
         spec = runs.row.config.spec
         by_workers = {1: "-.", 4: spec.line}
         style = by_workers.get(runs.row.config.workers, (0, (1, 4)))  # sparser for a larger W
-        level = 100 * runs.figures("rank0_accuracy").mean()
-        label = f"{runs.row.label} ({level:.2f})"
+        level = _rank0(runs).mean()
+        label = f"{runs.row.label} ({level:{_metric(rows).report_format}})"
         axes.axhline(level, color=spec.color, linestyle=style, linewidth=1, label=label)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(ticks))
@@ -93,11 +95,11 @@ def accuracy_against_p(rows: list[RowRuns]) -> Figure | None:
     axes.xaxis.set_minor_locator(NullLocator())
     has_periods = len(_values(pairwise, "period")) > 1
     axes.set_xlabel("communication probability p" + (", or 1 / period τ" if has_periods else ""))
-    return _with_legend(figure, "rank-0 test accuracy (%)")
+    return _with_legend(figure, f"rank-0 test {_metric(rows).heading}")
 
 
-def accuracy_against_alpha(rows: list[RowRuns]) -> Figure | None:
-    """Rank-0 test accuracy against the moving rate."""
+def score_against_alpha(rows: list[RowRuns]) -> Figure | None:
+    """The rank-0 test score against the moving rate."""
     rows = [runs for runs in rows if "alpha" in runs.row.config.spec.traced]
     if len(_values(rows, "alpha")) < 2:
         return None
@@ -109,11 +111,11 @@ def accuracy_against_alpha(rows: list[RowRuns]) -> Figure | None:
     axes = figure.subplots()
     _lines(axes, rows, line, lambda config: config.alpha or 0.0)
     axes.set_xlabel("moving rate α")
-    return _with_legend(figure, "rank-0 test accuracy (%)")
+    return _with_legend(figure, f"rank-0 test {_metric(rows).heading}")
 
 
-def accuracy_against_bytes(rows: list[RowRuns]) -> Figure | None:
-    """Rank-0 test accuracy against the bytes that a worker sends in the whole run."""
+def score_against_bytes(rows: list[RowRuns]) -> Figure | None:
+    """The rank-0 test score against the bytes that a worker sends in the whole run."""
     talking = [runs for runs in rows if runs.figures("bytes_sent_per_worker").mean() > 0]
     if len({runs.row.config.protocol for runs in talking}) < 2:
         return None
@@ -127,7 +129,7 @@ def accuracy_against_bytes(rows: list[RowRuns]) -> Figure | None:
         group = sorted(group, key=lambda runs: runs.figures("bytes_sent_per_worker").mean())
         axes.plot(
             [runs.figures("bytes_sent_per_worker").mean() / 1e6 for runs in group],
-            [100 * runs.figures("rank0_accuracy").mean() for runs in group],
+            [_rank0(runs).mean() for runs in group],
             color=spec.color,
             linestyle=spec.line,
             linewidth=0.8,
@@ -136,43 +138,44 @@ def accuracy_against_bytes(rows: list[RowRuns]) -> Figure | None:
         )
     for runs in rows:
         if runs not in talking and runs.row.config.workers > 1:
-            level = 100 * runs.figures("rank0_accuracy").mean()
-            label, spec = f"{runs.row.label} ({level:.2f}), sends nothing", runs.row.config.spec
+            level = _rank0(runs).mean()
+            label = f"{runs.row.label} ({level:{_metric(rows).report_format}}), sends nothing"
+            spec = runs.row.config.spec
             axes.axhline(level, color=spec.color, linestyle=spec.line, linewidth=1, label=label)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:,.0f}"))
     axes.set_xlabel("MB sent by each worker over the run (log scale)")
-    return _with_legend(figure, "rank-0 test accuracy (%)")
+    return _with_legend(figure, f"rank-0 test {_metric(rows).heading}")
 
 
 PLOTS = (
     Plot(
-        "accuracy",
-        "Validation accuracy over updates: the mean over workers, and the band from the worst to the "
+        "{metric}",
+        "Validation {metric} over updates: the mean over workers, and the band from the worst to the "
         "best worker",
-        accuracy_over_updates,
+        score_over_updates,
     ),
     Plot(
         "against-p",
-        "Rank-0 test accuracy against the communication probability (open markers, where the runs are "
+        "Rank-0 test {metric} against the communication probability (open markers, where the runs are "
         "as long as the thesis's: published)",
-        accuracy_against_p,
+        score_against_p,
     ),
     Plot(
         "against-alpha",
-        "Rank-0 test accuracy against the moving rate (open markers, where the runs are as long as the "
+        "Rank-0 test {metric} against the moving rate (open markers, where the runs are as long as the "
         "thesis's: published)",
-        accuracy_against_alpha,
+        score_against_alpha,
     ),
     Plot(
         "against-bytes",
-        "Rank-0 test accuracy against the bytes that a worker sends",
-        accuracy_against_bytes,
+        "Rank-0 test {metric} against the bytes that a worker sends",
+        score_against_bytes,
     ),
     Plot(
-        "distance",
+        "consensus",
         "Consensus distance √(mean ‖θ_i − θ̄‖²) of the replicas over updates",
         distance_over_updates,
     ),
@@ -236,7 +239,7 @@ def _lines(
         group = sorted(group, key=lambda runs: x(runs.row.config))
         color = matplotlib.color_sequences["tab10"][index % 10]
         where = [x(runs.row.config) for runs in group]
-        accuracy = [100 * runs.figures("rank0_accuracy") for runs in group]
+        accuracy = [_rank0(runs) for runs in group]
         axes.errorbar(
             where,
             [figures.mean() for figures in accuracy],
@@ -251,7 +254,7 @@ def _lines(
         if known and all(runs.is_full for runs in group):
             axes.plot(
                 [x(runs.row.config) for runs in known],
-                [100 * (runs.row.published.rank0 or 0.0) for runs in known],
+                [_metric(rows).scale * (runs.row.published.rank0 or 0.0) for runs in known],
                 color=color,
                 linestyle=":",
                 marker="o",
@@ -268,19 +271,29 @@ def _with_legend(figure: Figure, label: str) -> Figure:
     return figure
 
 
+def _metric(rows: list[RowRuns]) -> Metric:
+    return rows[0].table.metric
+
+
+def _rank0(runs: RowRuns) -> np.ndarray:
+    """Worker 0's scores, as the report shows them: float64 [n]."""
+    return runs.table.metric.scale * runs.scores("rank0")
+
+
 def _validation(runs: RowRuns) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Updates, and the least, mean and highest validation accuracy at each, in percent."""
-    updates, mean = _series(runs, "validation_accuracy_mean")
-    low = _series(runs, "validation_accuracy_min")[1].min(axis=0)
-    high = _series(runs, "validation_accuracy_max")[1].max(axis=0)
-    return updates, 100 * low, 100 * mean.mean(axis=0), 100 * high
+    """Updates, and the least, mean and highest validation score at each, as the report shows them."""
+    metric = runs.table.metric
+    updates, mean = _series(runs, f"validation_{metric.name}_mean")
+    low = _series(runs, f"validation_{metric.name}_min")[1].min(axis=0)
+    high = _series(runs, f"validation_{metric.name}_max")[1].max(axis=0)
+    return updates, metric.scale * low, metric.scale * mean.mean(axis=0), metric.scale * high
 
 
 def _series(runs: RowRuns, name: str) -> tuple[np.ndarray, np.ndarray]:
     """The updates at which runs were measured [T], and a figure of their metrics there [n, T]."""
     updates = np.array([metrics.updates for metrics in runs.records[0].metrics])
     return updates, np.array(
-        [[getattr(metrics, name) for metrics in record.metrics] for record in runs.records]
+        [[metrics.flat()[name] for metrics in record.metrics] for record in runs.records]
     )
 
 

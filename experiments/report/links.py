@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from experiments.common.grids import Grid, fraction
 from experiments.links.namespaces import UNLIMITED, bits_per_second
 from experiments.links.records import LinkRecord
-from experiments.report.grids import Grid, fraction
 from experiments.training.config import Config, names_of
 from experiments.training.protocols import depend_on_p
 from gossip_jax.protocols import SPECS

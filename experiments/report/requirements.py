@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from experiments.links.records import LinkRecord
-from experiments.report.grids import points
 from experiments.report.intervals import contrast
 from experiments.report.summary import SEED_NOISE, Results, RowRuns
+from experiments.tasks.classification import ACCURACY
 
 
 class Verdict(enum.Enum):
@@ -80,7 +80,7 @@ class Difference(Requirement):
     @property
     def asked(self) -> str:
         """The sum is to lie above the bound."""
-        return f"> {points(self.bound)} points"
+        return f"> {ACCURACY.difference(self.bound)} points"
 
     def decide(self, evidence: Evidence) -> Decision:
         """The interval over seeds decides."""
@@ -92,8 +92,8 @@ class Difference(Requirement):
             verdict = Verdict.HOLDS
         elif interval.high < self.bound:
             verdict = Verdict.FAILS
-        between = f"{points(interval.low)} to {points(interval.high)}"
-        return points(interval.estimate), between, interval.basis, verdict
+        between = f"{ACCURACY.difference(interval.low)} to {ACCURACY.difference(interval.high)}"
+        return ACCURACY.difference(interval.estimate), between, interval.basis, verdict
 
 
 @dataclass(frozen=True)

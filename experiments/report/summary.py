@@ -45,7 +45,11 @@ class RowRuns:
 
     def figures(self, name: str) -> np.ndarray:
         """A figure of their results: float64 [n]."""
-        return np.array([getattr(record.result, name) for record in self.records], np.float64)
+        return np.array([record.result.flat()[name] for record in self.records], np.float64)
+
+    def scores(self, of: str) -> np.ndarray:
+        """The table's metric of "rank0", of the "aggregate", or of every "worker": float64 [n, ...]."""
+        return self.figures(f"{of}_{self.table.metric.name}")
 
 
 class Results:

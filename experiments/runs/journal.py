@@ -31,7 +31,7 @@ class Journal:
         Args:
           setup: of the run.
           checkpoints: of the run.
-          keeps_best: whether the checkpoint of the best mean validation accuracy stays.
+          keeps_best: whether the checkpoint that validated best stays.
         """
         self.setup, self.checkpoints = setup, checkpoints
         self.metrics: list[EpochMetrics] = []
@@ -61,7 +61,7 @@ class Journal:
             "seconds": progress.seconds,
             "isolated": {str(worker): update for worker, update in progress.isolated.items()},
             "faults": self.faults,
-            "metrics": [metrics._asdict() for metrics in self.metrics],
+            "metrics": [metrics.flat() for metrics in self.metrics],
             "provenance": self.provenance,
         }
         best = self.best_epoch(progress.epoch) if self._keeps_best else None
@@ -79,12 +79,15 @@ class Journal:
         return Record(settings | {"on_nan": on_nan}, result, tuple(self.metrics), self.provenance)
 
     def best_epoch(self, *about_to_be_saved: int) -> int | None:
-        """Of those with a checkpoint, the first of the best mean validation accuracy; None for none."""
+        """Of those with a checkpoint, the first that validated best, on average; None for none."""
         saved = {*self.checkpoints.epochs(), *about_to_be_saved}
         validated = [metrics for metrics in self.metrics if metrics.epoch in saved]
         if not validated:
             return None
-        return max(validated, key=lambda metrics: metrics.validation_accuracy_mean).epoch
+        metric = self.setup.config.task.metric
+        return metric.best(
+            validated, key=lambda epoch: epoch.scores[f"validation_{metric.name}_mean"]
+        ).epoch
 
     def restore(self, epoch: int) -> Progress:
         """From the checkpoint of that epoch; 0 is the start.

@@ -39,8 +39,8 @@ def write(path: Path, record: Record) -> None:
     content = {
         "format": FORMAT,
         "settings": record.settings,
-        "result": record.result._asdict(),
-        "metrics": [metrics._asdict() for metrics in record.metrics],
+        "result": record.result.flat(),
+        "metrics": [metrics.flat() for metrics in record.metrics],
         "provenance": record.provenance,
     }
     content = json.loads(strict_json.dumps(content))
@@ -66,7 +66,7 @@ def read(path: Path) -> Record:
             raise ValueError(f"{path} was changed after it was written, or is damaged; {_REMEDY}")
         return Record(
             completed(content["settings"]),
-            Result(**_with_nan(content["result"])),
+            Result.of(_with_nan(content["result"])),
             tuple(metrics_from(metrics) for metrics in content["metrics"]),
             content["provenance"],
         )
@@ -76,7 +76,7 @@ def read(path: Path) -> Record:
 
 def metrics_from(figures: dict[str, Any]) -> EpochMetrics:
     """An epoch's metrics as they were written."""
-    return EpochMetrics(**_with_nan(figures))
+    return EpochMetrics.of(_with_nan(figures))
 
 
 def read_expected(path: Path, settings: dict[str, Any]) -> Record:
@@ -95,12 +95,7 @@ def read_expected(path: Path, settings: dict[str, Any]) -> Record:
 
 def require_equal(path: Path, found: dict[str, Any], expected: dict[str, Any]) -> None:
     """Raises ValueError, and says where they differ, unless what is in a file has these settings."""
-    differences = [
-        f"{key} {found.get(key, 'not set')!r} there, {expected.get(key, 'not set')!r} here"
-        for key in sorted(set(found) | set(expected))
-        if found.get(key, ...) != expected.get(key, ...)
-    ]
-    if differences:
+    if differences := strict_json.differences(found, expected, "here"):
         raise ValueError(
             f"{path} is of a run with other settings: {'; '.join(differences)}. Use another "
             f"directory, or move it elsewhere to have it run again"

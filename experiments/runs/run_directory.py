@@ -25,9 +25,9 @@ def require_free(path: Path) -> None:
 class RunDirectory:
     """A directory that one run writes to. All files in it have fixed names."""
 
-    def __init__(self, path: Path):
-        """Names it; nothing is made yet."""
-        self.path = path
+    def __init__(self, path: Path, writes: bool = True):
+        """Names it; nothing is made yet. Of several processes, only the first `writes`."""
+        self.path, self._writes = path, writes
         self._is_behind = True  # its files are of the run as it was before it went on
 
     def make(self) -> None:
@@ -37,6 +37,8 @@ class RunDirectory:
           ValueError: there is something in it already.
           OSError: it cannot be made.
         """
+        if not self._writes:
+            return
         require_free(self.path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -45,7 +47,7 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Checkpoints:
-        """Of the run."""
+        """Finds those of the run."""
         return Checkpoints(self.path / "checkpoints")
 
     @property
@@ -134,7 +136,8 @@ class RunDirectory:
         Epochs behind the checkpoint that it went on from are then as they were trained now.
         """
         if self._is_behind:
-            self.delete_result()
+            if self._writes:  # a run that goes on has none yet
+                (self.path / "result.json").unlink(missing_ok=True)
             self.write_config(config, provenance)
             self.write_metrics(metrics)
             self._is_behind = False
@@ -145,57 +148,36 @@ class RunDirectory:
         content = {key: value for key, value in settings.items() if key not in _NOT_KEPT}
         started, *resumed = provenance
         content |= started | {"resumed": resumed, "jax": numerics.here()}
-        write_whole(self.path / "config.json", strict_json.dumps(content, indent=2) + "\n")
+        self._write("config.json", strict_json.dumps(content, indent=2) + "\n")
 
     def write_metrics(self, metrics: Sequence[EpochMetrics]) -> None:
         """The lines of the epochs so far, in place of what was there."""
-        lines = [strict_json.dumps(epoch._asdict()) + "\n" for epoch in metrics]
-        write_whole(self.path / "metrics.jsonl", "".join(lines))
+        lines = [strict_json.dumps(epoch.flat()) + "\n" for epoch in metrics]
+        self._write("metrics.jsonl", "".join(lines))
 
     def append_metrics(self, metrics: EpochMetrics) -> None:
         """One line for an epoch; OSError where it cannot be written. None before `catch_up`."""
-        if self._is_behind:
+        if self._is_behind or not self._writes:
             return
         path = self.path / "metrics.jsonl"
         try:
             with path.open("a", encoding="utf-8") as file:
-                file.write(strict_json.dumps(metrics._asdict()) + "\n")
+                file.write(strict_json.dumps(metrics.flat()) + "\n")
         except OSError as error:
             raise OSError(f"{path} cannot be written: {error.strerror}") from error
 
     def write_result(self, record: Record) -> None:
         """The run's record: the file is there, whole, only once the run has finished."""
-        records.write(self.path / "result.json", record)
+        if self._writes:
+            records.write(self.path / "result.json", record)
 
-    def delete_result(self) -> None:
-        """A run that goes on has none yet."""
-        (self.path / "result.json").unlink(missing_ok=True)
-
-
-class SeenByOthers(RunDirectory):
-    """The directory in the other ones of several processes, which write nothing."""
-
-    def make(self) -> None:
-        """Nothing: the first process does."""
-
-    def write_config(self, config: Config, provenance: Sequence[dict[str, Any]]) -> None:
-        """Nothing: the first process does."""
-
-    def write_metrics(self, metrics: Sequence[EpochMetrics]) -> None:
-        """Nothing: the first process does."""
-
-    def append_metrics(self, metrics: EpochMetrics) -> None:
-        """Nothing: the first process does."""
-
-    def write_result(self, record: Record) -> None:
-        """Nothing: the first process does."""
-
-    def delete_result(self) -> None:
-        """Nothing: the first process does."""
+    def _write(self, name: str, text: str) -> None:
+        if self._writes:
+            write_whole(self.path / name, text)
 
 
 def _epoch(line: bytes) -> int:
-    """Of a line of metrics; 0 where it is torn."""
+    """Reads the epoch of a line of metrics; 0 where it is torn."""
     try:
         return int(json.loads(line)["epoch"])
     except (ValueError, TypeError, KeyError, RecursionError):

@@ -1,12 +1,14 @@
 """The rows of tables, read from the files of `experiments/tables`: experiments as data."""
 
 import dataclasses
+import math
 import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from experiments.tasks.task import Metric
 from experiments.training.config import KINDS, Config, OnNan, typed
 from gossip_jax import checks
 
@@ -83,6 +85,11 @@ class Table:
     rows: tuple[Row, ...]
     is_of_thesis: bool = False
 
+    @property
+    def metric(self) -> Metric:
+        """All rows are scored by this one."""
+        return self.rows[0].config.task.metric
+
     def select(self, labels: Iterable[str] | None) -> tuple[Row, ...]:
         """The rows with these labels, in the table's order; all, for None.
 
@@ -101,17 +108,17 @@ class Table:
 
 
 def names() -> list[str]:
-    """Of all tables there are."""
+    """Names all tables there are."""
     return sorted(path.stem for path in DIRECTORY.glob("*.toml"))
 
 
 def load_all() -> list[Table]:
-    """All tables, in their order."""
+    """Reads all tables, in their order."""
     return sorted(map(load, names()), key=lambda table: (table.order, table.name))
 
 
 def of_the_thesis() -> list[Table]:
-    """Its tables, in their order."""
+    """Reads the thesis's tables, in their order."""
     return [table for table in load_all() if table.is_of_thesis]
 
 
@@ -150,7 +157,7 @@ def parse(name: str, text: str) -> Table:
     settings, rows = content.get("settings", {}), content["rows"]
     if not rows:
         raise ValueError(f"table {name}: there must be a row")
-    return Table(
+    table = Table(
         name,
         content["title"],
         content["group"],
@@ -158,6 +165,11 @@ def parse(name: str, text: str) -> Table:
         tuple(_row(f"table {name}, row {label}", label, settings, row) for label, row in rows.items()),
         content.get("thesis", False),
     )
+    metrics = {row.config.task.metric for row in table.rows}
+    if len(metrics) > 1:
+        labels = " and ".join(sorted(metric.label for metric in metrics))
+        raise ValueError(f"table {name}: all rows must be scored by one metric; got {labels}")
+    return table
 
 
 def _row(where: str, label: str, settings: dict[str, Any], row: dict[str, Any]) -> Row:
@@ -178,7 +190,10 @@ def _row(where: str, label: str, settings: dict[str, Any], row: dict[str, Any]) 
         )
     _allow(f"{where}, published", published, {"rank0", "aggregate"})
     for key, value in published.items():
-        checks.probability(where, f"published {key}", value)
+        if config.task.metric.is_share:
+            checks.probability(where, f"published {key}", value)
+        elif not (type(value) in (int, float) and math.isfinite(value)):
+            raise ValueError(f"{where}: published {key} must be a finite number; got {value!r}")
     return Row(label, config, Published(**published), tuple(sorted(set(own) - _IN_EVERY_NAME)))
 
 

@@ -19,7 +19,6 @@ from experiments.runs.journal import Journal, begin
 from experiments.runs.records import Record
 from experiments.runs.saving import Saving
 from experiments.tables.rows import Row, Table
-from experiments.tasks import data
 from experiments.tasks.data import Dataset
 from experiments.training import loop, run
 from experiments.training.config import Config, OnNan
@@ -44,13 +43,13 @@ class Job(NamedTuple):
         return records.path_of(results, self.group, self.name, self.config.seed)
 
     def checkpoints(self, results: Path) -> Checkpoints:
-        """Its checkpoints, as long as it has not."""
+        """Finds its checkpoints, which are there until it has finished."""
         return Checkpoints(
             results / "checkpoints" / self.group / self.name / f"seed-{self.config.seed}"
         )
 
     def last_epoch(self, results: Path) -> int:
-        """Of its last checkpoint; 0 without one."""
+        """Finds the epoch of its last checkpoint; 0 without one."""
         return max(self.checkpoints(results).epochs(), default=0)
 
     def record(self, results: Path) -> Record | None:
@@ -161,7 +160,7 @@ def run_missing(
                 return False
             if config.dataset not in datasets:
                 console.print(f"reading {config.dataset}")
-                dataset = data.load(config.dataset, config.data_dir)
+                dataset = config.task.load(config.data_dir)
                 datasets[config.dataset] = dataset, Programs(dataset)
 
             def end(seconds: float, group: Sequence[Job] = group) -> bool:

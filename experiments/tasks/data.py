@@ -1,11 +1,12 @@
-"""The datasets, in memory as uint8, and their division among workers."""
+"""Datasets of images, in memory as uint8, and how those of any task are divided among workers."""
 
+import dataclasses
 import importlib.util
 import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -15,6 +16,8 @@ from experiments.common.files import brief, checksum, exists, files_below, reaso
 from gossip_jax import keys
 from gossip_jax.keys import Purpose
 
+T = TypeVar("T")  # a pytree of arrays, whose first axis is of the examples
+
 
 class Examples(NamedTuple):
     """Labelled images; stacked by worker, they have a leading axis of W."""
@@ -23,13 +26,20 @@ class Examples(NamedTuple):
     label: Any  # int32 [n]
 
 
-class Dataset(NamedTuple):
-    """A classification task."""
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """What a task learns from: pytrees of arrays, whose first axis is of the examples."""
 
-    train: Examples
-    test: Examples
-    num_classes: int
+    train: Any
+    test: Any
     num_validation: int  # how many training examples are held out, unless one asks for another number
+
+
+@dataclasses.dataclass(frozen=True)
+class Images(Dataset):
+    """Images to be classified; `train` and `test` are `Examples`."""
+
+    num_classes: int
     white: int  # the largest value of a pixel
     mean: tuple[float, ...]  # of each channel, of pixels scaled to [0, 1]
     std: tuple[float, ...]
@@ -51,14 +61,17 @@ _PREPARED = {
     "cifar10": _Prepared(5_200, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
 }
 
+NAMES = ("digits", *_PREPARED)
+"""The datasets of images."""
+
 _READ_AT_ONCE = 1_000  # examples decoded together: bounds the memory beside the arrays themselves
 
 
-def load(name: str, data_dir: Path | None = None) -> Dataset:
-    """Reads a dataset.
+def load(name: str, data_dir: Path | None = None) -> Images:
+    """Reads a dataset of images.
 
     Args:
-      name: "digits", "mnist", "fashion_mnist" or "cifar10".
+      name: one of `NAMES`.
       data_dir: where tensorflow-datasets keeps prepared datasets; where not given, its usual places
         and, beside the checkout, shared/data/tfds. digits has no use for it.
 
@@ -74,13 +87,18 @@ def load(name: str, data_dir: Path | None = None) -> Dataset:
     return _load_prepared(name, data_dir)
 
 
-def hold_out(train: Examples, num_validation: int, key: Array) -> tuple[Examples, Examples]:
+def number_of(examples: Any) -> int:
+    """Counts examples that are not divided among workers."""
+    return len(jax.tree.leaves(examples)[0])
+
+
+def hold_out(train: T, num_validation: int, key: Array) -> tuple[T, T]:
     """Divides the training set at random into what is trained on and what validates.
 
     Raises:
       ValueError: nothing would be left to train on.
     """
-    num_examples = len(train.label)
+    num_examples = number_of(train)
     if not 0 < num_validation < num_examples:
         raise ValueError(
             f"validation examples are held out from the {num_examples} training examples, so there "
@@ -88,32 +106,31 @@ def hold_out(train: Examples, num_validation: int, key: Array) -> tuple[Examples
         )
     order = np.asarray(jax.random.permutation(keys.derive(key, Purpose.SPLIT), num_examples))
     held_out, kept = order[:num_validation], order[num_validation:]
-    return (
-        Examples(train.image[kept], train.label[kept]),
-        Examples(train.image[held_out], train.label[held_out]),
+    return jax.tree.map(lambda leaf: leaf[kept], train), jax.tree.map(
+        lambda leaf: leaf[held_out], train
     )
 
 
-def first(train: Examples, num_examples: int | None) -> Examples:
+def first(train: T, num_examples: int | None) -> T:
     """So many of the training examples, or all of them.
 
     Raises:
       ValueError: there are not so many.
     """
-    if num_examples is not None and num_examples > len(train.label):
+    if num_examples is not None and num_examples > number_of(train):
         raise ValueError(
-            f"there are {len(train.label)} examples to train on; got --train-examples {num_examples}"
+            f"there are {number_of(train)} examples to train on; got --train-examples {num_examples}"
         )
-    return Examples(train.image[:num_examples], train.label[:num_examples])
+    return jax.tree.map(lambda leaf: leaf[:num_examples], train)
 
 
-def shard(train: Examples, num_workers: int) -> Examples:
+def shard(train: T, num_workers: int) -> T:
     """Divides the training set into disjoint, equal shards, stacked: leaves [W, n / W, ...].
 
     Raises:
       ValueError: the number of examples is not a multiple of the number of workers.
     """
-    num_examples = len(train.label)
+    num_examples = number_of(train)
     if num_examples % num_workers:
         raise ValueError(
             f"{num_examples} training examples cannot be divided equally among {num_workers} workers; "
@@ -124,7 +141,7 @@ def shard(train: Examples, num_workers: int) -> Examples:
     )
 
 
-def _load_digits() -> Dataset:
+def _load_digits() -> Images:
     """scikit-learn's handwritten digits: 1,797 images of 8 x 8 pixels from 0 to 16.
 
     They come as one set, here always divided alike: 360 test images drawn at random.
@@ -138,10 +155,10 @@ def _load_digits() -> Dataset:
     everything = Examples(rows[:, :-1].reshape(-1, 8, 8, 1), rows[:, -1].astype(np.int32))
     train, test = hold_out(everything, 360, keys.run_key(0))
     # The mean and standard deviation of all its pixels / 16.
-    return Dataset(train, test, 10, num_validation=237, white=16, mean=(0.3053,), std=(0.3760,))
+    return Images(train, test, 237, num_classes=10, white=16, mean=(0.3053,), std=(0.3760,))
 
 
-def _load_prepared(name: str, data_dir: Path | None) -> Dataset:
+def _load_prepared(name: str, data_dir: Path | None) -> Images:
     where = data_dir or _usual_place(name)
     _require_readable(name, where)
     # tensorflow-datasets logs, through absl, what it would rather have installed.
@@ -176,9 +193,8 @@ def _load_prepared(name: str, data_dir: Path | None) -> Dataset:
             f"the dataset {name} in {where} is not what its description says: {brief(error)}. "
             f"{elsewhere}"
         ) from error
-    return Dataset(
-        train, test, builder.info.features["label"].num_classes, white=255, **_PREPARED[name]._asdict()
-    )
+    num_classes = builder.info.features["label"].num_classes
+    return Images(train, test, num_classes=num_classes, white=255, **_PREPARED[name]._asdict())
 
 
 def _usual_place(name: str) -> Path:

@@ -104,8 +104,8 @@ def _dense(x: Array, features: int) -> Array:
 
 
 def make_model(name: str, num_classes: int, width: int) -> nn.Module:
-    """The model of that name; the width is the MLP's."""
-    return {
-        "mlp": lambda: MLP(num_classes, width),
-        "resnet18": lambda: PreActResNet18(num_classes),
-    }[name]()
+    """Makes the model of that name, one of `MODELS`; the width is the MLP's."""
+    return MLP(num_classes, width) if name == "mlp" else PreActResNet18(num_classes)
+
+
+MODELS = ("mlp", "resnet18")

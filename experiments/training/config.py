@@ -11,20 +11,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import tyro
 
 from experiments.common.cli import flag
+from experiments.tasks.registry import TASKS
+from experiments.tasks.task import Task
 from gossip_jax import checks
 from gossip_jax.protocols import SPECS
 from gossip_jax.spec import Spec
 from gossip_jax.workers import Backend
 
-DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10"]
-ModelName = Literal["mlp", "resnet18"]
 GraphName = Literal["complete", "ring", "chain", "star", "torus", "hypercube", "exponential", "base"]
 RoutesName = Literal["every", "in_turn", "at_random", "matcha"]
 OnNan = Literal["stop", "isolate", "restart", "continue"]
 if TYPE_CHECKING:
     ProtocolName = str
+    DatasetName = str
+    ModelName = str
 else:
     ProtocolName = Literal[*SPECS]
+    DatasetName = Literal[*TASKS]
+    ModelName = Literal[*dict.fromkeys(model for task in TASKS.values() for model in task.models)]
 
 
 # What a setting is of: it is declared with one of these.
@@ -94,8 +98,9 @@ class Config:
     """Where the prepared datasets of tensorflow-datasets are. Where not given: $TFDS_DATA_DIR,
     ~/tensorflow_datasets or, beside the checkout, shared/data/tfds."""
 
-    model: ModelName = field(default="mlp", metadata=COMPILED)
-    """What learns it: a perceptron with three hidden layers, or a pre-activation ResNet-18."""
+    model: ModelName | None = field(default=None, metadata=COMPILED)
+    """What learns it: a perceptron with three hidden layers (mlp), or a pre-activation ResNet-18. Where
+    not given: the first that can."""
 
     augment: bool = field(default=False, metadata=COMPILED)
     """Crop the training images at random, from 4 pixels of padding, and flip them left to right."""
@@ -200,7 +205,7 @@ class Config:
     resume: Path | None = field(default=None, metadata=PLACE)  # its help is below
 
     def checked(self) -> "Config":
-        """These settings, with the moving rate filled in.
+        """These settings, with those filled in that depend on others and were not given.
 
         Raises:
           ValueError: a setting is out of range.
@@ -242,13 +247,23 @@ class Config:
                 f"train: --batch-size counts the examples of all workers, so it must be a multiple of "
                 f"--workers; got {self.batch_size} for {self.workers} workers"
             )
+        if self.model not in (None, *self.task.models):
+            raise ValueError(
+                f"train: --model must be {' or '.join(self.task.models)} with --dataset "
+                f"{self.dataset}; got {self.model}"
+            )
         # Records have a moving rate, a period and p also where the protocol has none.
         is_of_graphs = self.spec.rounds in ("graph", "fixed graph")
-        defaults = {"alpha": 0.5, "period": 1, "p": 1 / 32}
+        defaults = {"alpha": 0.5, "period": 1, "p": 1 / 32, "model": self.task.models[0]}
         defaults |= {"peers": "graph" if is_of_graphs else "uniform", **self.spec.defaults}
         defaults |= {option.name: option.default_for(self.workers) for option in self.spec.options}
         not_given = {name for name in defaults if getattr(self, name) is None}
         return dataclasses.replace(self, **{name: defaults[name] for name in not_given})
+
+    @property
+    def task(self) -> Task:
+        """What is learnt, and how it is scored."""
+        return TASKS[self.dataset]
 
     @property
     def spec(self) -> Spec:

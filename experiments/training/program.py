@@ -11,9 +11,8 @@ from jax import Array
 
 import gossip_jax as gj
 from experiments.common import memory
-from experiments.tasks.data import Dataset, Examples
-from experiments.tasks.models import make_model
-from experiments.tasks.task import classification
+from experiments.tasks.data import Dataset
+from experiments.tasks.task import Learner
 from experiments.training.config import Config
 from experiments.training.protocols import make_optimizer
 from gossip_jax import health, training
@@ -46,9 +45,9 @@ class Program:
     placement: gj.Placement
     init: Callable[[Array], WorkerState]
     """From a key to the state of all workers, stacked."""
-    score: Callable[[Any, Any, Examples], Array]
-    """(params, model_state, examples) -> how many examples each worker gets right, int32 [W]."""
-    score_one: Callable[[Any, Any, Examples], Array]
+    score: Callable[[Any, Any, Any], dict[str, Array]]
+    """(params, model_state, examples) -> what the task's `score` gives of each worker: [W]."""
+    score_one: Callable[[Any, Any, Any], dict[str, Array]]
     """The same for one replica."""
 
     def __init__(self, compiled: Config, updates_per_epoch: int, dataset: Dataset):
@@ -64,14 +63,12 @@ class Program:
         """
         config = self._config = compiled
         self._updates_per_epoch = updates_per_epoch
-        self._task = classification(
-            make_model(config.model, dataset.num_classes, config.width), dataset, config.augment
-        )
+        self._learner = make_learner(config, dataset)
         self._compiled: dict[Any, Any] = {}  # by what `_kind` says
         self.placement = _place(config.workers, config.backend)
         self.init = self.placement.map(self._init_worker, in_axes=(None,))
-        self.score = self.placement.map(self._task.num_correct, in_axes=(0, 0, None))
-        self.score_one = jax.jit(self._task.num_correct)
+        self.score = self.placement.map(self._learner.score, in_axes=(0, 0, None))
+        self.score_one = jax.jit(self._learner.score)
 
     def epoch(self, *inputs: Any) -> Any:
         """Trains one run for an epoch, or several with different seeds: as `compile_epoch` says.
@@ -126,7 +123,7 @@ class Program:
                 rounds = silence(self._config.workers, rounds.step)  # all are: now known to be
             train: Any = functools.partial(
                 training.train_epoch,
-                self._task.loss,
+                self._learner.loss,
                 self._optimizer(traced),
                 batch_size,
                 lockstep=lockstep,
@@ -143,12 +140,17 @@ class Program:
         return epoch
 
     def _init_worker(self, key: Array) -> WorkerState:
-        params, model_state = self._task.init(key)
+        params, model_state = self._learner.init(key)
         ones = dict.fromkeys(self._config.spec.traced, jnp.float32(1))
         return training.init_worker(params, model_state, self._optimizer(ones))
 
     def _optimizer(self, traced: Any) -> optax.GradientTransformationExtraArgs:
         return make_optimizer(self._config, traced, self._updates_per_epoch)
+
+
+def make_learner(compiled: Config, dataset: Dataset) -> Learner:
+    """The functions of the run's task, with the settings that it takes."""
+    return compiled.task.make(dataset, **compiled.options(compiled.task.options))
 
 
 def _options(placement: gj.Placement) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from jax import Array
 
 import gossip_jax as gj
 from experiments.tasks import data
-from experiments.tasks.data import Dataset, Examples
+from experiments.tasks.data import Dataset
 from experiments.training.config import Config
 from experiments.training.program import Program, Programs
 from experiments.training.protocols import make_draw
@@ -27,9 +27,9 @@ class Setup(NamedTuple):
     key: Array
     draw: gj.Draw
     program: Program
-    shards: Examples  # the training set, divided among workers: [W, n, ...], on their devices
-    validation: Examples
-    test: Examples
+    shards: Any  # the training set, divided among workers: [W, n, ...], on their devices
+    validation: Any
+    test: Any
     updates_per_epoch: int
 
     @property
@@ -50,7 +50,7 @@ class Progress(NamedTuple):
 
     @property
     def workers(self) -> list[int]:
-        """Those that are not out."""
+        """Lists those that are not out."""
         return [worker for worker in range(len(self.traffic.bytes_sent)) if worker not in self.isolated]
 
 
@@ -70,7 +70,7 @@ def set_up(config: Config, dataset: Dataset, programs: Programs | None = None) -
     num_validation = config.validation_examples or dataset.num_validation
     train, validation = data.hold_out(dataset.train, num_validation, key)
     shards = data.shard(data.first(train, config.train_examples), config.workers)
-    shard_size, batch_size = shards.label.shape[1], config.batch_size // config.workers
+    shard_size, batch_size = jax.tree.leaves(shards)[0].shape[1], config.batch_size // config.workers
     if batch_size > shard_size:
         raise ValueError(
             f"--batch-size {config.batch_size} takes {batch_size} examples from each worker, whose "
@@ -117,21 +117,25 @@ def start(setup: Setup) -> Progress:
 def result(setup: Setup, progress: Progress) -> Result:
     """The figures of a run that has come to its end."""
     state, test = progress.state, setup.test
-    worker_accuracy = accuracy(setup, state, test)
+    of_workers = scores(setup, state, test)
     taking_part = _taking_part(progress)
     # The mean replica, on a device of this process.
     mean = metrics.mean_replica(taking_part.params), _aggregate_statistics(setup.config, taking_part)
     params, model_state = jax.tree.map(
         lambda leaf: leaf.addressable_data(0), setup.program.placement.share(mean)
     )
-    right = setup.program.score_one(params, model_state, test)
+    of_mean = setup.program.score_one(params, model_state, test)
+    found: dict[str, Any] = {}
+    for metric in setup.config.task.metrics:
+        workers, aggregate = of_workers[metric.name], of_mean[metric.name]
+        found[f"rank0_{metric.name}"] = float(workers[0])
+        found[f"aggregate_{metric.name}"] = float(metric.of(aggregate, data.number_of(test)))
+        found[f"worker_{metric.name}"] = workers.tolist()
     updates = progress.epoch * setup.updates_per_epoch
     bytes_sent = float(progress.traffic.bytes_sent.mean())
     all_reduce = traffic.expected_collective(setup.config.workers, params, updates)
     return Result(
-        rank0_accuracy=float(worker_accuracy[0]),
-        aggregate_accuracy=int(right) / len(test.label),
-        worker_accuracy=worker_accuracy.tolist(),
+        scores=found,
         consensus_distance=float(metrics.consensus_distance(taking_part.params)),
         exchanges=int(progress.traffic.exchanges),
         bytes_sent_per_worker=bytes_sent,
@@ -141,10 +145,15 @@ def result(setup: Setup, progress: Progress) -> Result:
     )
 
 
-def accuracy(setup: Setup, state: WorkerState, examples: Examples) -> np.ndarray:
-    """The accuracy of each worker on some examples: float64 [W]."""
-    right = setup.program.score(state.params, state.model_state, examples)
-    return np.asarray(setup.program.placement.gather(right)) / len(examples.label)
+def scores(setup: Setup, state: WorkerState, examples: Any) -> dict[str, np.ndarray]:
+    """Each metric of each worker on some examples: float64 [W], by name."""
+    found = setup.program.placement.gather(
+        setup.program.score(state.params, state.model_state, examples)
+    )
+    return {
+        metric.name: metric.of(found[metric.name], data.number_of(examples))
+        for metric in setup.config.task.metrics
+    }
 
 
 def measure(setup: Setup, progress: Progress, losses: Array) -> EpochMetrics | None:
@@ -152,14 +161,17 @@ def measure(setup: Setup, progress: Progress, losses: Array) -> EpochMetrics | N
     config = setup.config
     if progress.epoch % config.validate_every and progress.epoch != config.epochs:
         return None
-    of_workers = accuracy(setup, progress.state, setup.validation)[progress.workers]
+    found = scores(setup, progress.state, setup.validation)
+    taking_part = {name: of_workers[progress.workers] for name, of_workers in found.items()}
     return EpochMetrics(
         epoch=progress.epoch,
         updates=progress.epoch * setup.updates_per_epoch,
         training_loss=float(np.mean(setup.program.placement.gather(losses))),
-        validation_accuracy_mean=float(of_workers.mean()),
-        validation_accuracy_min=float(of_workers.min()),
-        validation_accuracy_max=float(of_workers.max()),
+        scores={
+            f"validation_{name}_{of}": float(getattr(values, of)())
+            for name, values in taking_part.items()
+            for of in ("mean", "min", "max")
+        },
         consensus_distance=float(metrics.consensus_distance(_taking_part(progress).params)),
         exchanges=int(progress.traffic.exchanges),
         bytes_sent_per_worker=float(progress.traffic.bytes_sent.mean()),

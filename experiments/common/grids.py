@@ -49,14 +49,14 @@ class Grid:
         """For a terminal of so many characters: several tables, where the columns do not fit in one."""
         pages, room = [[0]], 0
         for column in range(1, len(self.header)):
-            needed = self._width(column) + 3  # with what stands between two columns
+            needed = self._width(column) + 2  # with what stands between two columns
             if (room < needed and len(pages[-1]) > 1) or column == 1:
                 pages += [[0]] if len(pages[-1]) > 1 else []
                 room = width - self._width(0)
             pages[-1].append(column)
             room -= needed
         tables = [self._page(columns) for columns in pages]
-        tables[0].title, tables[0].title_justify = self.title, "left"
+        tables[0].title, tables[0].title_justify = self.title or None, "left"
         tables[-1].caption, tables[-1].caption_justify = self.note or None, "left"
         return Group(*tables)
 
@@ -66,18 +66,13 @@ class Grid:
         return max(map(len, [*words, *(line[column] for line in self.lines)]))
 
     def _page(self, columns: list[int]) -> RichTable:
-        table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         for column in columns:
             justify = "right" if column else "left"
             table.add_column(self.header[column], justify=justify, min_width=self._width(column))
         for line in self.lines:
             table.add_row(*(line[column] for column in columns))
         return table
-
-
-def points(share: float) -> str:
-    """A difference of accuracies in percentage points."""
-    return f"{100 * share:+.2f}".replace("-", "−")
 
 
 def percent(share: float) -> str:
