@@ -275,7 +275,7 @@ def test_a_table_of_one_s_own_comes_after_the_thesis_s(results):
     assert f"figures beside {len(full) + 1 + len(MNIST.rows) - 1 + 2} runs" in text
 
 
-@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("width", [50, 60, 63, 72, 80, 200])
 def test_a_table_fits_a_terminal_without_a_figure_being_cut(width, results):
     grid = comparison.beside_published(read(results), MNIST)
     console = Console(file=io.StringIO(), width=width)

@@ -55,7 +55,7 @@ class Grid:
                 room = width - self._width(0)
             pages[-1].append(column)
             room -= needed
-        tables = [self._page(columns) for columns in pages]
+        tables = [self._page(columns, width) for columns in pages]
         tables[0].title, tables[0].title_justify = self.title or None, "left"
         tables[-1].caption, tables[-1].caption_justify = self.note or None, "left"
         return Group(*tables)
@@ -65,11 +65,15 @@ class Grid:
         words = self.header[column].split() if column else [self.header[column]]
         return max(map(len, [*words, *(line[column] for line in self.lines)]))
 
-    def _page(self, columns: list[int]) -> RichTable:
+    def _page(self, columns: list[int], width: int) -> RichTable:
+        # Each column's width is said, since rich takes from cells, too, where headings are too long.
+        whole = [max(self._width(column), len(self.header[column])) for column in columns]
+        fits = sum(whole) + 2 * (len(columns) - 1) <= width
+        widths = whole if fits else [self._width(column) for column in columns]
         table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-        for column in columns:
+        for column, characters in zip(columns, widths, strict=True):
             justify = "right" if column else "left"
-            table.add_column(self.header[column], justify=justify, min_width=self._width(column))
+            table.add_column(self.header[column], justify=justify, width=characters)
         for line in self.lines:
             table.add_row(*(line[column] for column in columns))
         return table
