@@ -88,6 +88,7 @@ def bits_a_byte(protocol) -> float:
     return float(jax.jit(jax.vmap(loss, in_axes=(None, 0)))(mean, test).mean() / jnp.log(2))
 
 
-together = bits_a_byte(gj.all_reduce())
-print(f"all_reduce: {together:.4f} bits a byte; diloco sends {1 / PERIOD:.1%} of its bytes")
+if UPDATES >= 1024:  # long enough to compare
+    together = bits_a_byte(gj.all_reduce())
+    print(f"all_reduce: {together:.4f} bits a byte; diloco sends {1 / PERIOD:.1%} of its bytes")
 print(f"bits a byte of diloco: {bits_a_byte(gj.diloco(period=PERIOD)):.4f}")

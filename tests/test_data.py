@@ -99,7 +99,7 @@ def copy_of_mnist(shared, tmp_path) -> Path:
     "damage",
     [
         cut_short,
-        overwrite_a_block,
+        pytest.param(overwrite_a_block, marks=pytest.mark.slow),
         pytest.param(remove_the_records, marks=pytest.mark.slow),
         pytest.param(spoil_the_description, marks=pytest.mark.slow),
     ],

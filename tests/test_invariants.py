@@ -48,7 +48,9 @@ def test_choco_pulls_towards_what_neighbours_have_made_public(rng):
     np.testing.assert_allclose(joined(found.pull), mixing @ public - public, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", {case.protocol: case for case in CASES}.values(), ids=lambda case: case.name
+)
 def test_a_learning_rate_of_zero_at_first_does_no_harm(case, rng):
     def warm_up(count):
         return jnp.where(count < 5, 0.0, 0.1)

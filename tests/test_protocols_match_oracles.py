@@ -22,8 +22,8 @@ from decentral_cases import (
 from gossip_jax.delayed import InFlight
 from gossip_jax.protocols._pushing import PushState
 
-IN_SHORT = [("vmap", 1), ("vmap", 2), ("vmap", 5), ("shard_map", 3)]
-IN_LONG = [("vmap", 8), ("pmap", 8), ("pmap", 3), ("shard_map", 2)]
+IN_SHORT = [("vmap", 1), ("vmap", 5), ("shard_map", 3)]
+IN_LONG = [("vmap", 2), ("vmap", 8), ("pmap", 3)]
 
 # Each has its own turn, its own weight for an update, or what others were an update ago.
 OF_THEIR_OWN = (
