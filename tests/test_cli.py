@@ -11,7 +11,7 @@ import pytest
 
 from experiments import demo
 from experiments.common.files import only_one_process
-from gossip_jax.protocols import SPECS
+from experiments.training.protocols import USUAL
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--width", "8", "--epochs", "1"]
@@ -217,11 +217,11 @@ def test_on_cpu_as_many_devices_are_made_as_the_backend_needs(backend, tmp_path)
 
 
 @pytest.mark.slow
-def test_the_demo_compares_all_protocols(monkeypatch, capsys, tmp_path):
+def test_the_demo_compares_the_usual_protocols(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(sys, "argv", ["demo", "--epochs", "1", "--out", str(tmp_path / "demo")])
     demo.main()
     shown = capsys.readouterr().out
-    for protocol in SPECS:
+    for protocol in USUAL:
         assert (tmp_path / "demo" / protocol / "result.json").exists()
         assert shown.count(protocol) >= 2  # in the progress and in the table
     assert (tmp_path / "demo" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
@@ -234,7 +234,7 @@ def test_the_demo_shows_what_the_thesis_claims(monkeypatch, tmp_path):
     demo.main()
     result = {
         protocol: json.loads((tmp_path / "demo" / protocol / "result.json").read_text())["result"]
-        for protocol in SPECS
+        for protocol in USUAL
     }
     accuracy = {protocol: sum(r["worker_accuracy"]) / 4 for protocol, r in result.items()}
     # The demo's own figures are 0.972 (All-reduce), 0.972 and 0.971 (gossip), 0.913 (alone); of 4 x 360
