@@ -71,7 +71,9 @@ def main() -> None:
             programs = Programs(dataset)
             for path, settings in job.runs.items():
                 config = Config(**settings, epochs=_ENDLESS, validate_every=_ENDLESS).checked()
-                record = measure(job, config, run.set_up(config, dataset, programs))
+                with reported(ValueError):  # within, so that the others are told why
+                    setup = run.set_up(config, dataset, programs)
+                record = measure(job, config, setup)
                 if is_first():
                     link_records.write(Path(path), record)
                     print(f"{Path(path).stem}: {record.updates_per_second:.3g} updates/s", flush=True)
