@@ -22,7 +22,7 @@ USUAL: tuple[ProtocolName, ...] = (
     "elastic_averaging",
     "dpsgd",
     "push_sum",
-    "diloco",
+    "local_sgd",
 )
 """What is shown and measured where no protocols are named: to compile all takes minutes."""
 
