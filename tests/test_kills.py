@@ -16,7 +16,7 @@ from experiments.runs.run_directory import RunDirectory
 from experiments.tasks.data import load
 from experiments.training import run
 
-KILLS, EPOCHS = 20, 12
+KILLS, EPOCHS = 8, 12
 RUN = ["--width", "32", "--epochs", str(EPOCHS), "--p", "0.5", "--backend", "vmap"]
 
 
